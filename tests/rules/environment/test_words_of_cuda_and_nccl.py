@@ -62,3 +62,18 @@ def test_switches_of_what_a_host_has(host: str, variable: str, value: str, nodes
 def test_cublas_may_print_at_every_call() -> None:
     loud = [load("healthy", env={"CUBLASLT_LOG_LEVEL": level}) for level in ("5", "1")]
     assert [engine.judge(seen, [RULE["library-prints-each-call"]])[0].verdict for seen in loud] == [FAIL, PASS]
+
+
+@pytest.mark.parametrize(
+    ("name", "loud", "quiet"),
+    [
+        ("MIOPEN_ENABLE_LOGGING", "1", "0"),
+        ("MIOPEN_LOG_LEVEL", "7", "4"),
+        ("ROCBLAS_LAYER", "1", "0"),
+        ("MLIR_ENABLE_DUMP", "1", "0"),
+    ],
+)
+def test_libraries_that_print_each_call(name: str, loud: str, quiet: str) -> None:
+    """As the probe takes them from a session's environment."""
+    hosts = [load("base-amd-gpu", env={name: value}) for value in (loud, quiet)]
+    assert [engine.judge(host, [RULE["library-prints-each-call"]])[0].verdict for host in hosts] == [FAIL, PASS]

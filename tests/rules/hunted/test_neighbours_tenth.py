@@ -102,6 +102,12 @@ def _at_logout(*lines: str) -> Recording:
     return over(rhel_login(), files={"/etc/systemd/logind.conf": ["[Login]", *lines]}, answers={"uid": mia})
 
 
+def _lost_links(count: int) -> Recording:
+    host = HOSTS[531][0]()
+    down = [each["name"] for each in host["answers"]["interfaces"] if each["master"] and each["operstate"] == "down"]
+    return over(host, files={f"/sys/class/net/{name}/bonding_slave/link_failure_count": f"{count}\n" for name in down})
+
+
 def _docked(there: bool) -> Recording:
     host = logged(desktop(), _LOST)
     place = "pci0000:00/0000:00:1c.0/0000:05:00.0"
@@ -253,6 +259,8 @@ VARIANTS = {
     "Transformers 5 with torch 2.3": (_OLD, lambda: _added(_torch_2_3(), "transformers-5.1.0"), Verdict.FAIL),
     "a bond with both ports": (_BOND, HOSTS[531][1], Verdict.PASS),
     "a bond that lacks a port": (_BOND, HOSTS[531][0], Verdict.FAIL),
+    "a bond whose port lost its link": (_BOND, lambda: _lost_links(9), Verdict.FAIL),
+    "a bond whose port never had one": (_BOND, lambda: _lost_links(0), Verdict.UNKNOWN),
 }
 
 

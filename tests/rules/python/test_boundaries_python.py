@@ -76,7 +76,8 @@ def test_pip_found_nothing_for_a_new_python(healthy: Snapshot, version: str, sai
         (("cp312-cp312-manylinux_2_28_x86_64",), "2.28", PASS),
         (("cp312-cp312-manylinux_2_28_x86_64",), "2.28.1", PASS),
         (("cp312-cp312-manylinux_2_28_x86_64",), "2.27", FAIL),
-        (("cp312-cp312-manylinux_2_17_x86_64", "cp312-cp312-manylinux_2_28_x86_64"), "2.17", FAIL),
+        (("cp312-cp312-manylinux_2_17_x86_64", "cp312-cp312-manylinux_2_28_x86_64"), "2.17", PASS),  # PEP 425: one tag that fits
+        (("cp312-cp312-manylinux_2_17_x86_64", "cp312-cp312-manylinux_2_28_x86_64"), "2.12", FAIL),
         (("cp312-cp312-linux_x86_64",), "2.17", NA),  # built here: it names no glibc
         ((), "2.17", NA),
         (("cp312-cp312-manylinux_2_28_x86_64",), DENIED, UNKNOWN),

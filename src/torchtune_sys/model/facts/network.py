@@ -49,6 +49,8 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True):
     """Its root queueing discipline: ``mq``, ``fq_codel``, ``noqueue``, ``netem`` …"""
     master: str = ""
     """The bridge or bond this interface belongs to."""
+    links_lost: Fact[int] = Missing(Why.ABSENT, "bonding_slave", "no port of a bond")
+    """How often its link was lost since it joined its bond."""
 
 
 class Gid(msgspec.Struct, frozen=True, kw_only=True):

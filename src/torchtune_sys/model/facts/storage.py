@@ -89,6 +89,8 @@ class StorageFacts(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[StoragePath, ...]
     disks: Fact[tuple[Disk, ...]]
     """Every whole disk of the host."""
+    mounted_arrays: tuple[Array, ...] = ()
+    """The md arrays below any file system that is mounted, whether a place lies on it or not."""
 
 
 def without_inodes(place: StoragePath) -> bool:

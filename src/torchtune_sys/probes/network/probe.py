@@ -165,6 +165,9 @@ def _interface(host: Host, item: Named) -> Interface:
     more: dict[str, Any] = {"qdisc": str(attributes["qdisc"])} if "qdisc" in attributes else {}
     if kind == "ethernet" and known(speed, 0) >= _FAST_MBPS:
         more["interrupt_cpus"] = interrupt_cpus(host, base)
+    master = _master(host, base, attributes)
+    if physical and master:
+        more["links_lost"] = host.number(f"{base}/bonding_slave/link_failure_count")
     if physical and 0 < known(speed, 0) <= _HALF_AT_MOST_MBPS:
         more["duplex"] = host.word(f"{base}/duplex")
     return Interface(
@@ -182,7 +185,7 @@ def _interface(host: Host, item: Named) -> Interface:
         pci_address=rdma.pci_address(host, base) if physical else device,
         vendor=host.word(f"{base}/device/vendor") if physical else device,
         driver=rdma.last_part(host.link(f"{base}/device/driver")) if physical else device,
-        master=_master(host, base, attributes),
+        master=master,
     )
 
 

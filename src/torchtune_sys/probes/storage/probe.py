@@ -6,18 +6,20 @@ import errno
 import os
 import posixpath
 from collections.abc import Iterator
+from itertools import islice
 
 from torchtune_sys.formats.mounts import LOCAL, Mount, carrier, carrying
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import PATH_MAX, Host, Space
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.facts.storage import INSTEAD, StorageFacts, StoragePath, nowhere, without_inodes
+from torchtune_sys.model.facts.storage import INSTEAD, Array, StorageFacts, StoragePath, nowhere, without_inodes
 from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.probes.storage.block_devices import Descent, Stack, whole_disks
 from torchtune_sys.probes.storage.mounts import read_mounts
 
 _CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
+_MAY_BE_ARRAYS, _MOST_ARRAYS = ("/dev/md", "/dev/mapper/"), 64
 _LINK_LIMIT = 40
 """As in the kernel (MAXSYMLINKS, include/linux/namei.h)."""
 _NOT_DATA = Missing(Why.ABSENT, "scandir", "no directory of data that this user may read")
@@ -34,7 +36,7 @@ def probe(host: Host, intent: Workload) -> StorageFacts:
     closed = {place.path for place in temporary if place.writable is False or without_inodes(place)}
     if closed:
         places += tuple(look.place(path, INSTEAD) for path in _instead(host) if path not in closed)
-    return StorageFacts(places=places, disks=whole_disks(host, descent))
+    return StorageFacts(places=places, disks=whole_disks(host, descent), mounted_arrays=look.arrays())
 
 
 def _wanted(host: Host, intent: Workload) -> Iterator[tuple[Fact[str], str]]:
@@ -94,6 +96,14 @@ class _Look:
         self._spaces: dict[str, Fact[Space]] = {}
         table = known(mounts, ())
         self._remote_points = {mount.point for mount in table if carrier(mount.filesystem, mount.source) not in LOCAL}
+
+    def arrays(self) -> tuple[Array, ...]:
+        """Return the md arrays (major number 9) that are mounted, by themselves or below the device mapper."""
+        stacked = (
+            mount for mount in known(self._mounts, ()) if mount.device.startswith("9:") or mount.source.startswith(_MAY_BE_ARRAYS)
+        )
+        found = {name: array for mount in islice(stacked, _MOST_ARRAYS) for name, array in self._stack(mount).arrays.items()}
+        return tuple(found.values())
 
     def place(self, path: Fact[str], role: str) -> StoragePath:
         if isinstance(path, Missing):

@@ -94,7 +94,7 @@ def _clock(s: Snapshot) -> Evidence:
 @rule(
     id="clocksource-slow",
     title="The kernel uses a slow clock source",
-    severity=Severity.ADVICE,
+    severity=Severity.WARNING,
     fix=(
         Advice(
             text="find out why the kernel rejected the TSC: dmesg | grep -i tsc (firmware, or unsynchronised CPUs); upgrade the "

@@ -233,10 +233,13 @@ def _default_interface(s: Snapshot) -> Interface:
     return interface
 
 
+_NEVER_LINKED = Missing(Why.NOT_RECORDED, "link_failure_count", "no link since the port joined the bond: whether it has a cable")
+
+
 @rule(
     id="bond-port-down",
     title="A bond of network ports lacks one of them",
-    severity=Severity.ADVICE,
+    severity=Severity.WARNING,
     applies=several_hosts,
     fix=(
         Advice(
@@ -253,10 +256,10 @@ def bond_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
     says nothing.
 
     When to leave it
-    The port was never cabled. A job on this host alone is not judged.
+    The port was never cabled: where it has not lost a link since it joined the bond, that is unknown. A job on this host alone is not judged.
 
     References
-    Linux Documentation/networking/bonding.rst (mii_status); netdevice(7), IFF_RUNNING
+    Linux Documentation/networking/bonding.rst (mii_status); netdevice(7), IFF_RUNNING; drivers/net/bonding/bond_sysfs_slave.c (link_failure_count)
     """
     interfaces = need(need(s.network).interfaces)
     for bond in (each for each in interfaces if each.kind == "bond" and known(each.running, False)):
@@ -265,9 +268,14 @@ def bond_port_down(s: Snapshot, p: Params) -> Iterator[Evidence]:
             if isinstance(port.running, Missing):
                 yield unsure(f"{port.name} of {bond.name}", port.running)
                 continue
+            if not port.running and known(port.up, False) and port.links_lost == 0:
+                yield unsure(f"{port.name} of {bond.name}", _NEVER_LINKED, "up")
+                continue
+            times = known(port.links_lost, 0)
+            lost = f", lost {times} time{'s' * (times > 1)}" if times else ""
             yield Evidence(
                 subject=f"{port.name} of {bond.name}",
-                seen="up" if port.running else "no carrier" if known(port.up, True) else "switched off",
+                seen="up" if port.running else f"no carrier{lost}" if known(port.up, True) else "switched off",
                 wanted="up",
                 verdict=Verdict.PASS if port.running else Verdict.FAIL,
                 source=f"/sys/class/net/{port.name}",

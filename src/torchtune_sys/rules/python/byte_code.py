@@ -12,6 +12,9 @@ from torchtune_sys.rules.gates import torch_build
 
 _NEVER_WRITTEN = "PYTHONDONTWRITEBYTECODE"
 _ELSEWHERE = "PYTHONPYCACHEPREFIX"
+_COMPILE = Advice(
+    text="compile once where the environment is made: python -m compileall -q -j 0 SITE-PACKAGES (pip does it; uv with --compile-bytecode or UV_COMPILE_BYTECODE=1)"
+)
 
 
 @rule(
@@ -20,9 +23,7 @@ _ELSEWHERE = "PYTHONPYCACHEPREFIX"
     severity=Severity.ADVICE,
     fix=(
         EnvironmentVariable(name=_NEVER_WRITTEN, value=None),
-        Advice(
-            text="compile once where the environment is made: python -m compileall -q -j 0 SITE-PACKAGES (pip does it; uv with --compile-bytecode or UV_COMPILE_BYTECODE=1)"
-        ),
+        _COMPILE,
     ),
 )
 def python_byte_code_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
@@ -57,6 +58,5 @@ def python_byte_code_missing(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     else:
         writable = python.byte_code_writable
         seen = "none yet; the first import writes it" if writable else f"none, and this user may not write to {build.location}"
-        yield Evidence(
-            subject=subject, seen=seen, wanted=wanted, verdict=Verdict.PASS if writable else Verdict.FAIL, source=build.location
-        )
+        verdict, fix = (Verdict.PASS, ()) if writable else (Verdict.FAIL, (_COMPILE,))
+        yield Evidence(subject=subject, seen=seen, wanted=wanted, verdict=verdict, source=build.location, fix=fix)

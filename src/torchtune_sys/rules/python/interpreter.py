@@ -235,7 +235,7 @@ def glibc_too_old(s: Snapshot, _p: Params) -> Iterator[Evidence]:
     torch_build(s)
     item = installed(s).get("torch")
     tags = () if item is None else item.tags
-    wanted = max((version(tag.partition("manylinux_")[2].replace("_", ".")) for tag in tags if "-manylinux_" in tag), default=())
+    wanted = min((version(tag.partition("manylinux_")[2].replace("_", ".")) for tag in tags if "-manylinux_" in tag), default=())
     if not wanted:
         raise NotApplicable("the installed torch does not say which glibc it was made for")
     found = need(python.glibc)

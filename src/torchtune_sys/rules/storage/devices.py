@@ -8,7 +8,7 @@ from torchtune_sys.model.actions import Advice
 from torchtune_sys.model.facts.storage import Disk, StoragePath
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, Why, known
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known, need
 from torchtune_sys.rules.storage.common import DATA, USED, not_applicable, passed, places, subject
 
 _LOCAL_COPY = Advice(
@@ -268,7 +268,7 @@ def _lost(place: StoragePath) -> str:
 
 @rule(
     id="md-array-degraded",
-    title="A RAID array that holds the data or the checkpoints has lost a member",
+    title="A RAID array that is mounted here has lost a member",
     severity=Severity.WARNING,
     fix=(Advice(text="replace the failed disk (mdadm --detail shows which) and let the array rebuild"),),
 )
@@ -293,6 +293,7 @@ def md_array_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
                 seen = False
                 yield unsure(subject(place), fact)
         arrays.update({array.name: array for array in place.arrays})
+    arrays.update({array.name: array for array in need(s.storage).mounted_arrays})
     for array in arrays.values():
         source = f"/sys/block/{array.name}/md/degraded"
         if isinstance(array.degraded, Missing):
@@ -303,7 +304,7 @@ def md_array_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
         else:
             yield Evidence(subject=array.name, seen="complete", verdict=Verdict.PASS, source=source)
     if seen and not arrays:
-        raise NotApplicable("no md array below the judged places")
+        raise NotApplicable("no md array below the judged places, nor below another mount")
 
 
 @rule(
