@@ -43,6 +43,20 @@ def test_what_it_reads_as_nccl_does(rule_id: str, env: dict[str, str]) -> None:
     assert _found(rule_id, _with_torch_for_cpus(environment(host, **env))).verdict is not Verdict.FAIL
 
 
+@pytest.mark.parametrize(
+    ("line", "rule_id"),
+    [
+        ("NCCL_SOCKET_IFNAME=eth7", "nccl-wrong-interface"),
+        ("NCCL_P2P_DISABLE=1", "nccl-conf-hides-setting"),
+        ("export NCCL_DEBUG=INFO", "nccl-conf-line-ignored"),
+    ],
+)
+def test_its_own_file_counts_and_nccl_does_not_read_it(line: str, rule_id: str) -> None:
+    files = {"/etc/rccl.conf": f"{line}\n", "/sys/module/amdgpu/version": "6.12.12\n"}
+    assert _found(rule_id, over(ordinary("mi300x"), files=files)).verdict is Verdict.FAIL
+    assert _found(rule_id, over(ordinary("dgx-h100"), files=files)).verdict is not Verdict.FAIL
+
+
 def test_it_is_called_by_its_name_and_reads_no_file_of_nvidias() -> None:
     host = over(ordinary("mi300x"), files={"/etc/nccl.conf": "NCCL_SOCKET_IFNAME=eth7\nNCCL_P2P_DISABLE=1\nexport NCCL_DEBUG=INFO\n"})
     choice = _found("nccl-wrong-interface", host)

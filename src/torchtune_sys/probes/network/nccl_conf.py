@@ -3,6 +3,7 @@
 NCCL (src/misc/param.cc) reads ``$NCCL_CONF_FILE`` (since 2.23) or else ``~/.nccl.conf``, then ``/etc/nccl.conf``, and puts each line's
 variable into the environment unless it is there already, even if empty. The home is that of the user database up to 2.29 and ``$HOME``
 from 2.30. A line is split at its first ``=`` and nothing is trimmed or unquoted; ``#`` at the start is a comment since 2.26.
+RCCL reads files of its own instead, ``~/.rccl.conf`` and ``/etc/rccl.conf``.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.network import IgnoredLine, NcclFiles, NcclSetting
 from torchtune_sys.model.values import Missing, Why, fact, need
 
-HOST_FILE = "/etc/nccl.conf"
 HOME_VARIABLE_SINCE = "2.30.3"
 _UNREADABLE_FOR_NCCL_TOO = (Why.ABSENT, Why.DENIED)
 
@@ -30,7 +30,8 @@ def read(host: Host) -> Fact[Found]:
     }
     ignored: list[IgnoredLine] = []
     chosen = env.get("NCCL_CONF_FILE", "")
-    for path, first, before in _paths(host, env):
+    amds = host.exists("/sys/module/amdgpu") is True
+    for path, first, before in (*_paths(host, env), *(_paths(host, env, "rccl") if amds and not chosen else ())):
         text = host.text(path)
         if isinstance(text, Missing):
             if text.why not in _UNREADABLE_FOR_NCCL_TOO:
@@ -46,7 +47,8 @@ def read(host: Host) -> Fact[Found]:
         ignored.extend(msgspec.structs.replace(line, first=first, before=before) for line in odd)
         for line in lines:
             if (line.name, "") not in settings:
-                settings.setdefault((line.name, path if first or before else ""), _of(line, first, before))
+                of_some = first or before or path.endswith("rccl.conf")
+                settings.setdefault((line.name, path if of_some else ""), _of(line, first, before))
     found = tuple(settings[key] for key in sorted(settings, key=lambda key: (key[0], not key[1])))
     topology = next((setting for setting in found if setting.name == "NCCL_TOPO_FILE"), None)
     return found, NcclFiles(ignored=tuple(ignored), missing_topology=_missing(host, topology))
@@ -56,8 +58,9 @@ def _of(line: NcclSetting, first: str, before: str) -> NcclSetting:
     return msgspec.structs.replace(line, first=first, before=before) if first or before else line
 
 
-def _paths(host: Host, env: dict[str, str]) -> list[tuple[str, str, str]]:
-    """Files in the order in which NCCL reads them, each with the first release that reads it and the first that no longer does."""
+def _paths(host: Host, env: dict[str, str], library: str = "nccl") -> list[tuple[str, str, str]]:
+    """Files in the order in which NCCL reads them, each with the first release that reads it and the first that no longer does. RCCL's (src/misc/param.cc)
+    have its name."""
     if chosen := env.get("NCCL_CONF_FILE"):
         mine = [(chosen, "", "")]
     else:
@@ -66,8 +69,8 @@ def _paths(host: Host, env: dict[str, str]) -> list[tuple[str, str, str]]:
             mine = [(variable, "", "")]
         else:
             mine = [(entry, "", HOME_VARIABLE_SINCE), (variable, HOME_VARIABLE_SINCE, "")]
-        mine = [(f"{home}/.nccl.conf", first, before) for home, first, before in mine if home]
-    return [row for row in (*mine, (HOST_FILE, "", "")) if row[0].startswith("/")]
+        mine = [(f"{home}/.{library}.conf", first, before) for home, first, before in mine if home]
+    return [row for row in (*mine, (f"/etc/{library}.conf", "", "")) if row[0].startswith("/")]
 
 
 def _passwd_home(host: Host) -> str:

@@ -68,16 +68,17 @@ def settings(s: Snapshot) -> dict[str, NcclSetting]:
     """Return what the installed NCCL would use, by name."""
     installed, _ = nccl_version(s)
     found: dict[str, NcclSetting] = {}
-    amds = rocm_torch(s)
     for setting in need(need(s.network).nccl):
-        if read_by(installed, setting.first, setting.before) and not (amds and is_nvidias_file(setting.source)):
+        if read_by(installed, setting.first, setting.before) and not is_of_the_other(s, setting.source):
             found.setdefault(setting.name, setting)
     return found
 
 
-def is_nvidias_file(source: str) -> bool:
-    """Return whether a line is of the files that NCCL reads of itself: RCCL looks for ~/.rccl.conf and /etc/rccl.conf (src/misc/param.cc of both)."""
-    return source.rpartition(":")[0].endswith(("/.nccl.conf", "/etc/nccl.conf"))
+def is_of_the_other(s: Snapshot, source: str) -> bool:
+    """Return whether a line is of a file that torch's library does not read: NCCL's are ~/.nccl.conf and /etc/nccl.conf, RCCL's ~/.rccl.conf and
+    /etc/rccl.conf (src/misc/param.cc of both)."""
+    other = "nccl" if rocm_torch(s) else "rccl"
+    return source.rpartition(":")[0].endswith((f"/.{other}.conf", f"/etc/{other}.conf"))
 
 
 def read_by(installed: Version, first: str, before: str) -> bool:

@@ -14,8 +14,8 @@ from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, 
 from torchtune_sys.model.snapshot import Snapshot, gpus_told, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import show, version
-from torchtune_sys.rules.gates import rocm_torch, verbs_devices
-from torchtune_sys.rules.nccl.common import is_nvidias_file, nccl_version, read_by, settings, sockets_carry_data, uses_nccl, uses_nvidias
+from torchtune_sys.rules.gates import verbs_devices
+from torchtune_sys.rules.nccl.common import is_of_the_other, nccl_version, read_by, settings, sockets_carry_data, uses_nccl, uses_nvidias
 
 
 @rule(
@@ -224,7 +224,7 @@ def ib_timeout_short(s: Snapshot, p: Params) -> Iterator[Evidence]:
     fix=(Advice(text="write NAME=value, without export, quotes, spaces or a trailing comment"),),
 )
 def conf_line_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """~/.nccl.conf and /etc/nccl.conf are not shell scripts: NCCL splits each line at the first = and takes both parts literally.
+    """~/.nccl.conf and /etc/nccl.conf (of RCCL ~/.rccl.conf and /etc/rccl.conf) are not shell scripts: NCCL splits each line at the first = and takes both parts literally.
 
     Why it matters
     "export NCCL_DEBUG=INFO" sets a variable called "export NCCL_DEBUG"; quotes, and comments after the value, become part of the
@@ -241,7 +241,7 @@ def conf_line_ignored(s: Snapshot, p: Params) -> Iterator[Evidence]:
     for line in files.ignored:
         if (line.cured_in and version(line.cured_in) <= installed) or not read_by(installed, line.first, line.before):
             continue
-        if rocm_torch(s) and is_nvidias_file(line.source):
+        if is_of_the_other(s, line.source):
             continue
         yield Evidence(subject=line.source, seen=f"{line.text}: {line.why}", wanted="NAME=value", source=line.source)
 
