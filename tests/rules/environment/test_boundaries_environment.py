@@ -247,7 +247,11 @@ def test_a_torch_for_cpus_reads_no_settings_of_an_allocator(healthy: Snapshot) -
         ("2.9.1", {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, FAIL),
         ("2.9.1", {"PYTORCH_ALLOC_CONF": "max_split_size_mb:512"}, PASS),
         ("2.11.0", {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}, PASS),
-        ("2.9.1", {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"}, PASS),
+        (
+            "2.9.1",
+            {"PYTORCH_ALLOC_CONF": "expandable_segments:True", "PYTORCH_CUDA_ALLOC_CONF": "expandable_segments:True"},
+            PASS,
+        ),
     ],
 )
 def test_an_allocator_that_does_not_know_the_newer_name(

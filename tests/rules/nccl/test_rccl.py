@@ -58,7 +58,9 @@ def test_its_own_file_counts_and_nccl_does_not_read_it(line: str, rule_id: str) 
 
 
 def test_it_is_called_by_its_name_and_reads_no_file_of_nvidias() -> None:
-    host = over(ordinary("mi300x"), files={"/etc/nccl.conf": "NCCL_SOCKET_IFNAME=eth7\nNCCL_P2P_DISABLE=1\nexport NCCL_DEBUG=INFO\n"})
+    host = over(
+        ordinary("mi300x"), files={"/etc/nccl.conf": "NCCL_SOCKET_IFNAME=eth7\nNCCL_P2P_DISABLE=1\nexport NCCL_DEBUG=INFO\n"}
+    )
     choice = _found("nccl-wrong-interface", host)
     assert choice.verdict is Verdict.PASS and "RCCL 2.27.7" in choice.evidence[0].seen
     for rule_id in ("nccl-conf-hides-setting", "nccl-conf-line-ignored"):

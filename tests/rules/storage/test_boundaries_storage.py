@@ -149,7 +149,10 @@ def test_arrays_that_lost_a_member(healthy: Snapshot) -> None:
     assert not isinstance(seen.storage, Missing)
     both = msgspec.structs.replace(seen.storage, mounted_arrays=(array("md3", 1), array("md4", 0)))
     mounted = msgspec.structs.replace(seen, storage=both)
-    assert [(item.subject, item.verdict) for item in judged(mounted, "md-array-degraded").evidence] == [("md3", FAIL), ("md4", PASS)]
+    assert [(item.subject, item.verdict) for item in judged(mounted, "md-array-degraded").evidence] == [
+        ("md3", FAIL),
+        ("md4", PASS),
+    ]
 
 
 def test_a_place_without_a_path_is_called_by_its_role(healthy: Snapshot) -> None:

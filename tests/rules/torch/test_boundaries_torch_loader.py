@@ -180,5 +180,9 @@ def test_the_loader_says_that_the_cpp_library_is_old(healthy: Snapshot, said: tu
 @pytest.mark.parametrize(("number", "expected"), [("6.0.19", FAIL), ("6.0.21", FAIL), ("6.0.22", NA), ("6.0.25", NA)])
 def test_the_oldest_libstdcxx_that_a_wheel_takes(healthy: Snapshot, number: str, expected: Verdict) -> None:
     """GLIBCXX_3.4.22 came with 6.0.22 (GCC 6); a host of which torch was not asked is not judged beyond that."""
-    seen = altered(healthy, python__conda=False, python__shadowing=(CudaLibrary(name="libstdc++", abi="6", version=number, path="/opt/gcc/lib64/libstdc++.so.6"),))
+    seen = altered(
+        healthy,
+        python__conda=False,
+        python__shadowing=(CudaLibrary(name="libstdc++", abi="6", version=number, path="/opt/gcc/lib64/libstdc++.so.6"),),
+    )
     assert verdict(seen, "libstdcxx-too-old") is expected

@@ -15,7 +15,15 @@ from torchtune_sys.model.snapshot import Snapshot, gpus_told, variables_told
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need
 from torchtune_sys.model.version import show, version
 from torchtune_sys.rules.gates import verbs_devices
-from torchtune_sys.rules.nccl.common import is_of_the_other, nccl_version, read_by, settings, sockets_carry_data, uses_nccl, uses_nvidias
+from torchtune_sys.rules.nccl.common import (
+    is_of_the_other,
+    nccl_version,
+    read_by,
+    settings,
+    sockets_carry_data,
+    uses_nccl,
+    uses_nvidias,
+)
 
 
 @rule(

@@ -104,7 +104,9 @@ def torch_torchvision_mismatch(s: Snapshot, _p: Params) -> Iterator[Evidence]:
         wanted = f"torchvision{fitting} for torch {build.version}" if fitting else f"torch{_asked(item)}"
         yield Evidence(subject=subject, seen=seen, wanted=wanted, source=item.location, fix=fix)
     if not alike:
-        yield Evidence(subject=subject, seen=f"{seen}: {mine} and {theirs}", wanted="both from the same index", source=item.location, fix=fix)
+        yield Evidence(
+            subject=subject, seen=f"{seen}: {mine} and {theirs}", wanted="both from the same index", source=item.location, fix=fix
+        )
     if fits and alike:
         yield Evidence(subject=subject, seen=seen, verdict=Verdict.PASS, source=item.location)
 
