@@ -279,12 +279,12 @@ def with_driver(host: Recording, before: str, version: str) -> Recording:
 def torch(
     host: Recording, version: str, *, cuda: str | None = None, hip: str | None = None, xpu: str | None = None, arch: str = ""
 ) -> Recording:
-    """Another build of torch; one without CUDA comes without NVIDIA's wheels."""
+    """Another build of torch; one without CUDA comes without NVIDIA's wheels, and without the torchvision that belonged to them."""
     path = next(path for path in host["files"] if path.endswith("/torch/version.py"))
     site = path.removesuffix("/torch/version.py")
     wheel = next(value for name, value in host["files"].items() if "/torch-" in name and name.endswith("/WHEEL"))
     tag = text({"files": {"x": wheel}}, "x")
-    host = cut(host, f"{site}/torch-", *(() if cuda else (f"{site}/nvidia_",)))
+    host = cut(host, f"{site}/torch-", *(() if cuda else (f"{site}/nvidia_", f"{site}/torchvision-")))
     info = f"{site}/torch-{version}.dist-info"
     files = {
         path: [

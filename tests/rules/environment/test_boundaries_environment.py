@@ -169,7 +169,8 @@ def test_ports_that_nccl_would_use(healthy: Snapshot, port: dict[str, Any], expe
         ({}, True, FAIL),
         ({}, False, NA),
         ({"compute_capability": (8, 0)}, True, NA),  # an A100 has NVSwitches without SHARP
-        ({"compute_capability": DENIED}, True, NA),
+        ({"compute_capability": DENIED}, True, FAIL),  # its name tells
+        ({"compute_capability": DENIED, "name": DENIED}, True, NA),
     ],
 )
 def test_nvlink_sharp_needs_hopper_and_switches(

@@ -346,7 +346,7 @@ HOSTS[511] = (
 
 @made(557, old_lab_box)
 def pascal_with_code_for_it() -> Recording:
-    host = _instead(_instead(_pascal("580.95.05"), "triton", "3.3.1"), "torchvision", "0.22.1")
+    host = _instead(_instead(_pascal("580.95.05"), "triton", "3.3.1"), "torchvision", "0.22.1+cu118")
     return torch(host, "2.7.1+cu118", cuda="11.8")
 
 
