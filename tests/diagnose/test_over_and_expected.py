@@ -112,6 +112,14 @@ def test_a_package_in_site_packages_is_not_hidden_by_its_sources() -> None:
         ("pip install torch==1.8 on python 3.12 says no matching distribution", "no-wheel-for-python"),
         ("I can't ssh from node1 to node2 without a password, and mpirun asks for one and then hangs.", "ssh-login-fails"),
         ("The scheduler kills my job after exactly 24 hours.", "job-time-limit"),
+        ("Two of the eight GPUs don't show up in nvidia-smi any more since the power outage.", "gpu-fallen-off-bus"),
+        ("My 3090 drops to PCIe x1 after some minutes, and everything is 10 times slower.", "gpu-pcie-link-degraded"),
+        (
+            "Our training container runs as uid 1000780000 in OpenShift, and torch complains about getpwuid.",
+            "container-uid-without-passwd",
+        ),
+        ("torch.save to the NFS home takes 20 minutes, and the GPUs sit idle meanwhile.", "slow-data-storage"),
+        ("The node rebooted itself during our run.", "node-lost"),
         ("The system clocks have diverged: these nodes are off by minutes, and Slurm turns them away.", "clock-skew"),
     ],
 )

@@ -130,7 +130,7 @@ def _clauses(words: str) -> Iterator[str]:
 _SENTENCES = pattern(r"(?<=[.!?;。？！])\s+")
 _ASKS = pattern(
     r"(?i)^(?!.{0,40}\b(?:why|how come)\b)(?!.{0,12}(?:what (?:am i|are we|do(?:es)? (?:i|we|this)|(?:is|are|could|can|might) (?:be |the |this |it )?(?:wrong|going|caus\w+|reasons?|problem|issue|happening|do))|how (?:do|can|could) (?:i|we) (?:fix|solve|debug|find|stop)|any idea|anyone)\b).{0,400}[?？]\W*$"
-    r"|^\W*(?:if (?!i\b|we\b)|whether|in case|unless|(?:please )?(?:add|allow|support|make|check|ensure|note|avoid|consider|imagine|suppose|features?|wish|idea|rfc|proposal|docs)\b)|\b(?:fixed|resolved|solved)\b"
+    r"|^\W*(?:if (?!i\b|we\b)|whether|in case|unless|(?:please )?(?:add|allow|support|make|check|ensure|note|avoid|consider|imagine|suppose|features?|wish|idea|rfc|proposal|docs|in (?:the|our) (?:\w+ )?(?:docs?|documentation|faq|wiki|guide|readme|blog))\b)|\b(?:fixed|resolved|solved)\b"
 )
 """It asks, supposes, advises or tells of what was mended."""
 
