@@ -38,7 +38,7 @@ _SMMU, _UNCORRECTED, _HELD, _TCP = (
     "programs-held-up-logged",
     "tcp-memory-full-logged",
 )
-_OLD, _BOND = "torch-release-old", "bond-port-down"
+_OLD, _BOND, _ARRAY = "torch-release-old", "bond-port-down", "md-array-degraded"
 _LOST = "igc 0000:05:00.0 enp6s0: PCIe link lost, device now detached"
 _IDLED = "intel_powerclamp: Start idle injection to reduce power"
 _QUEUE = "audit: audit_backlog=8193 > audit_backlog_limit=8192"
@@ -100,6 +100,15 @@ def _with_nodes(*there: str, listed: bool = True) -> Recording:
 def _at_logout(*lines: str) -> Recording:
     mia = {"uid": 1000, "gid": 1000, "groups": [1000], "user": "mia"}
     return over(rhel_login(), files={"/etc/systemd/logind.conf": ["[Login]", *lines]}, answers={"uid": mia})
+
+
+def _mirrored(missing: int) -> Recording:
+    host, place = epyc_nps4(), "/sys/devices/virtual/block/md0"
+    mounts = [*host["files"]["/proc/self/mountinfo"], "51 30 9:0 / /raid rw,relatime shared:35 - xfs /dev/md0 rw"]
+    values = {"dev": "9:0", "md/level": "raid1", "md/degraded": missing}
+    files = {f"{place}/{name}": f"{value}\n" for name, value in values.items()}
+    links = {"/sys/dev/block/9:0": "../../devices/virtual/block/md0"}
+    return over(host, files={"/proc/self/mountinfo": mounts, **files}, links=links)
 
 
 def _lost_links(count: int) -> Recording:
@@ -258,6 +267,8 @@ VARIANTS = {
     "Transformers 5 with torch 2.11": (_OLD, lambda: _added(desktop(), "transformers-5.1.0"), Verdict.PASS),
     "Transformers 5 with torch 2.3": (_OLD, lambda: _added(_torch_2_3(), "transformers-5.1.0"), Verdict.FAIL),
     "a bond with both ports": (_BOND, HOSTS[531][1], Verdict.PASS),
+    "a mirror that nobody named": (_ARRAY, lambda: _mirrored(0), Verdict.PASS),
+    "a mirror that nobody named and that lost a disk": (_ARRAY, lambda: _mirrored(1), Verdict.FAIL),
     "a bond that lacks a port": (_BOND, HOSTS[531][0], Verdict.FAIL),
     "a bond whose port lost its link": (_BOND, lambda: _lost_links(9), Verdict.FAIL),
     "a bond whose port never had one": (_BOND, lambda: _lost_links(0), Verdict.UNKNOWN),
