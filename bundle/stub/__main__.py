@@ -88,12 +88,14 @@ def by_users():
     """Where files may say of their owner what a user wants, who mounted the file system (FUSE, a disk by udisks2)."""
     try:
         with open("/proc/self/mountinfo", "rb") as file:
-            lines = [line.decode("latin-1").split(" ") for line in file]
+            lines = [getattr(os, "fsdecode", str)(line).split(" ") for line in file]
     except (IOError, OSError):
         return []
     found = []
     for fields in lines:
-        point, options = fields[4].replace("\\040", " ").replace("\\134", "\\"), fields[-1].strip().split(",")
+        point, options = fields[4], fields[-1].strip().split(",")
+        for code, sign in (("\\040", " "), ("\\011", "\t"), ("\\012", "\n"), ("\\134", "\\")):
+            point = point.replace(code, sign)
         by_user = [word for word in options if word.startswith("user_id=") and word != "user_id=0"]
         plugged = point.startswith(("/media/", "/run/media/")) and "nosuid" in fields[5]
         if by_user or plugged:

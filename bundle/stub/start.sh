@@ -21,20 +21,25 @@ user=0
 # system that a user mounted (FUSE, a disk by udisks2) says of its owners what that user wants.
 only_roots() {
     set -f
-    mounted='|'
+    mounted=
     while read -r _ _ _ _ place entry; do
-        case $place:$entry in
-            *' - fuse'*user_id=0 | *' - fuse'*user_id=0,*) ;;
-            *' - fuse'*user_id=* | /media/*nosuid* | /run/media/*nosuid*) mounted=$mounted$(printf %b "$place")'|' ;;
+        case $place:$entry: in # the options are the last word; what stands before them the user chose, too
+            *' - fuse'*) case ,${entry##* } in *,user_id=0 | *,user_id=0,*) continue ;; *,user_id=*) ;; *) continue ;; esac ;;
+            /media/*nosuid* | /run/media/*nosuid*) ;;
+            *) continue ;;
         esac
+        case $place in *\\*) ;; *) place=$place/ ;; esac
+        mounted="$mounted ${place%%\\*}" # up to the first sign that the table escapes
     done </proc/self/mountinfo
-    todo=$1 place='' left=200
+    todo=$1 place='' left=200 point=
     set -- $(command -p ls -ldn /)
     top=${3:-0}
     while left=$((left - 1)) && [ "$left" -gt 0 ]; do
         entry=$(command -p ls -ldn "${place:-/}") || return 1
         set -- $entry
-        case $mounted in *"|${place:-/}|"*) return 1 ;; esac
+        for point in $mounted; do
+            case $place/ in "$point"*) return 1 ;; esac
+        done
         [ "${3:-none}" = 0 ] || [ "${3:-none}" = "$top" ] || return 1
         case $1 in
             l*)

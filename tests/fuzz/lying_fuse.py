@@ -1,5 +1,5 @@
-"""A file system of a user's that shows another folder as root's own: ``lying_fuse.py MOUNTPOINT FOLDER UID GID [DEPTH]``. Of what lies
-deeper than DEPTH it never answers.
+"""A file system of a user's that shows another folder as root's own: ``lying_fuse.py MOUNTPOINT FOLDER UID GID [DEPTH [SOURCE]]``. Of what lies
+deeper than DEPTH it never answers; SOURCE is what the mount table calls it (fsname=).
 
 Mounted with what fusermount3(1) passes for a user where /etc/fuse.conf has user_allow_other. Source: linux/fuse.h, fuse(4).
 """
@@ -73,11 +73,11 @@ class Lying:
         raise OSError(errno.ENOSYS, "")
 
 
-def main(place: str, folder: str, uid: str, gid: str, depth: str = "") -> None:
+def main(place: str, folder: str, uid: str, gid: str, depth: str = "", source: str = "lying") -> None:
     device = os.open("/dev/fuse", os.O_RDWR)
     words = f"fd={device},rootmode=40000,user_id={uid},group_id={gid},allow_other"
     libc = ctypes.CDLL(None, use_errno=True)
-    if libc.mount(b"lying", place.encode(), b"fuse", NOSUID_NODEV, words.encode()):
+    if libc.mount(source.encode(), os.fsencode(place), b"fuse", NOSUID_NODEV, words.encode()):
         raise SystemExit(f"mount: {os.strerror(ctypes.get_errno())}")
     os.setgroups([])
     os.setgid(int(gid))

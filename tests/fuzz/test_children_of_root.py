@@ -15,9 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from torchtune_sys.host import processes
+from torchtune_sys.host import account, processes
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children import examined
+from torchtune_sys.host.children.left_processes import left_processes
 from torchtune_sys.host.children.rank_processes import RankProcesses
 from torchtune_sys.host.peers.rank_worker import RankWorker
 from torchtune_sys.model.values import Missing
@@ -291,3 +292,31 @@ def test_whom_the_first_line_of_root_s_own_file_names(scene: Scene) -> None:
     assert scene.who_ran() == {scene.alice.uid}
     done = as_root("preflight", "--budget", "15", "--site-checks", str(checks))
     assert scene.who_ran() == set() and "not run as root" in " ".join(done.stdout.split())
+
+
+def test_what_spares_root_s_session_from_the_oom_killer_is_not_handed_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit's OOMScoreAdjust=, slurmd. A file stands for the kernel's: who may not lower the score, as in most containers, cannot try it."""
+    score = tmp_path / "oom_score_adj"
+    monkeypatch.setattr(account, "_OOM_SCORE", str(score))
+    for before, meanwhile in (("-1000", "0"), ("-17", "0"), ("0", "0"), ("300", "300")):
+        score.write_text(before)
+        assert account.without_our_keys(score.read_text, lambda: False) == meanwhile
+        assert score.read_text() == before
+
+
+def test_a_process_that_keeps_its_memory_to_itself_is_left_behind_as_any_other(scene: Scene) -> None:
+    """Its directory in /proc is root's then (prctl(2), PR_SET_DUMPABLE)."""
+    left = scene.folder / "left.py"
+    left.write_text(
+        "import ctypes, os, time\nif os.fork() == 0:\n os.setsid()\n ctypes.CDLL(None).prctl(4, 0, 0, 0, 0)\n print(os.getpid(), flush=True)\n os.close(1); os.close(2)\n time.sleep(60)\n"
+    )
+    pid = int(scene.alice.run([SYSTEM_PYTHON, str(left)]).stdout)
+    try:
+        wait_until = time.monotonic() + 5
+        while processes.parent(pid) not in (1, 0) and time.monotonic() < wait_until:
+            time.sleep(0.05)
+        if processes.parent(pid) != 1:
+            pytest.skip("somebody else adopts what is left here")
+        assert pid in {one.pid for one in left_processes()}
+    finally:
+        os.kill(pid, signal.SIGKILL)

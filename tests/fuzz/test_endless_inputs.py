@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import subprocess
 import tarfile
 import time
 from pathlib import Path
@@ -29,6 +30,24 @@ def told(transport: Slurm) -> list[str]:
     found: list[str] = []
     collecting.collect(transport, ("true",), 20.0, 4, found.append, lambda count: None)
     return found
+
+
+def test_directories_in_directories_cost_no_other_text_its_reading(tmp_path: Path) -> None:
+    """Who owns what root diagnoses makes as many as a path may name."""
+    (tmp_path / "z.log").write_text("RuntimeError: CUDA error: out of memory\n")
+    here = os.getcwd()
+    try:
+        os.chdir(tmp_path)
+        for _ in range(3000):
+            os.mkdir("a")
+            os.chdir("a")
+    finally:
+        os.chdir(here)
+    try:
+        found = list(collected([str(tmp_path)]))
+    finally:
+        subprocess.run(["rm", "-rf", str(tmp_path / "a")], check=True)
+    assert [one.name for one in found if isinstance(one, InputText)] == [str(tmp_path / "z.log")]
 
 
 def test_an_error_of_one_endless_line_is_told_in_part(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -11,6 +12,7 @@ from pathlib import Path
 import pytest
 from driven import HOSTS, PROGRAM, environment, run
 
+import torchtune_sys
 from torchtune_sys.errors import CannotWrite
 from torchtune_sys.host.account import account, caller
 from torchtune_sys.host.files import write_atomically, write_below, write_in_new_folder
@@ -36,6 +38,29 @@ def test_an_error_without_arguments_is_told_as_any_other(line: str) -> None:
     found = subprocess.run(argv, env=environment(asked if line == "COMP" else {}), capture_output=True, text=True, timeout=60)
     assert found.returncode == 4 and "Traceback" not in found.stderr and found.stderr.startswith("torchtune-sys: "), found
     assert line == "COMP" or "standard output: No space left" in found.stderr
+
+
+MANY = """
+import os, resource, sys
+resource.setrlimit(resource.RLIMIT_NOFILE, (4096, 4096))
+for _ in range(1100):
+    os.set_inheritable(os.open(os.devnull, os.O_RDONLY), True)
+os.execv(sys.executable, [sys.executable, *sys.argv[1:]])
+"""
+WORKER = "import sys; from torchtune_sys.host.peers.rank_worker import RankWorker as R; w = R((sys.executable, '-c', 'print(chr(123) + chr(125))'), {}, 2, None); print(w.answer(20)); w.end()"
+
+
+@pytest.mark.parametrize("asked", ["check -q -o OUT", "diagnose LOG --share OUT", "worker"])
+def test_open_files_that_a_caller_left_are_in_nobody_s_way(asked: str, tmp_path: Path) -> None:
+    """select(2) knows no number above 1023: it was an internal error, with each file that is written, and on each rank."""
+    (tmp_path / "log").write_text("RuntimeError: CUDA out of memory. Tried to allocate 20.00 MiB\n")
+    words = asked.replace("OUT", str(tmp_path / "out")).replace("LOG", str(tmp_path / "log")).split()
+    argv = ["-c", WORKER] if asked == "worker" else ["-m", "torchtune_sys", *words]
+    found = subprocess.run(
+        [sys.executable, "-c", MANY, *argv], env=environment({}), cwd="/", capture_output=True, text=True, timeout=120
+    )
+    assert found.returncode in (0, 1) and "out of range" not in found.stdout + found.stderr, found
+    assert found.stdout == "{}\n" if asked == "worker" else (tmp_path / "out").read_text()
 
 
 @pytest.mark.parametrize("closed", ["<&-", ">&-", "2>&-", "<&- >&- 2>&-"])
@@ -216,3 +241,30 @@ def test_who_called_cannot_be_made_up(scene: Scene, forged: str, before: str) ->
             "record", NCCL_CONF_FILE=str(safe), **{before + key: value for key, value in made_up.items()}, **own
         ).stdout
         assert str(safe) in found and "only-root" not in found
+
+
+@needs_root
+def test_what_root_makes_is_for_nobody_else_to_write_though_its_mask_lets_all(tmp_path: Path) -> None:
+    """su(1), doas(1) and some daemons keep the mask of whoever starts them, and uv(1) leaves it to Python to compile what it installs."""
+    sources = tmp_path / "lib"
+    shutil.copytree(Path(torchtune_sys.__file__).parent, sources / "torchtune_sys", ignore=shutil.ignore_patterns("__pycache__"))
+    out = tmp_path / "out"
+    out.mkdir()
+    commands = (
+        f"check -q --from {SWAPPY} -o {out}/report",
+        f"check -q --from {SWAPPY} --format prometheus -o {out}/metrics",
+        f"record -o {out}/host.json",
+        f"snapshot --compact -o {out}/facts.json",
+        f"generate script --from {SWAPPY} -o {out}/script.sh",
+        f"plan --from {SWAPPY} --output-dir {out}/made",
+        f"preflight --alone --from {SWAPPY} --drain-state {out}/drained --facts {out}/facts --lists {out}/lists",
+        f"fleet --dir {HOSTS} --save {out}/saved",
+    )
+    for command in commands:
+        line = f"umask 0; exec {sys.executable} -m torchtune_sys {command}"
+        subprocess.run(
+            ["/bin/sh", "-c", line], env=environment({"PYTHONPATH": str(sources)}), cwd="/", capture_output=True, timeout=120
+        )
+    assert len(list(out.iterdir())) > 5
+    found = [place for place in tmp_path.rglob("*") if place.lstat().st_mode & 0o022 and not place.is_symlink()]
+    assert found == []

@@ -326,6 +326,11 @@ def test_tools_come_from_where_only_root_may_write(scene: Scene) -> None:
         [sys.executable, "-c", code], env={**os.environ, "PATH": f"{own}:{env['PATH']}"}, cwd="/", capture_output=True, text=True
     )
     assert "mine" in kept.stdout, "a directory of root's on PATH is as good as the system's"
+    scene.alice.write(own / "nvidia-smi", scene.shell_payload(), 0o755)  # as tar(1) unpacks it there for root
+    plain(["/bin/sh", "-c", "nvidia-smi"], PATH=f"{own}:/usr/bin:/bin")
+    assert scene.who_ran() == {0}
+    subprocess.run([sys.executable, "-c", code], env={**os.environ, "PATH": f"{own}:{os.environ['PATH']}"}, cwd="/", timeout=60)
+    assert scene.who_ran() == set()
 
 
 @pytest.mark.parametrize("name", ["PYTHONEXECUTABLE", "__PYVENV_LAUNCHER__"])

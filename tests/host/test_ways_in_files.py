@@ -70,6 +70,27 @@ def test_what_generated_scripts_ask_of_python_is_not_taken_from_the_working_dire
         assert re.findall(r"(?<!-I) -m (?:pip|venv)\b(?! ended)", text) == [] and " -I -m pip" in text
 
 
+@needs_root
+@pytest.mark.parametrize("link", ["site-packages", "nvidia"])
+def test_root_tells_a_user_no_names_that_they_may_not_list(scene: Scene, link: str) -> None:
+    """What root's recording holds is given away; a link in an environment of theirs would put the names of what root keeps into it."""
+    safe = scene.folder / "safe"
+    for name in ("payroll_2026-1.0.dist-info", "nvidia", "payroll_2026", "payroll_2026/lib"):
+        (safe / name).mkdir(parents=True)
+    (safe / "payroll_2026-1.0.dist-info" / "METADATA").write_text("Name: payroll-2026\nVersion: 1.0\n")
+    safe.chmod(0o700)
+    venv = scene.alice.venv()
+    packages = scene.alice.packages(venv)
+    place = packages if link == "site-packages" else packages / link
+    if link == "site-packages":
+        (packages / "README").unlink()
+        packages.rmdir()
+    scene.alice.link(place, safe)
+    assert "payroll" in " ".join(os.listdir(place)) and scene.alice.run(["ls", str(place)]).returncode
+    for words in (("record",), ("snapshot", "--format", "json"), ("check", "--format", "json")):
+        assert "payroll" not in as_root(*words, "--python", str(venv)).stdout, words
+
+
 LINE = "RuntimeError: the words of root's own file, CUDA error: out of memory"
 
 

@@ -46,8 +46,29 @@ def editable_installation(scene: Scene, packages: Path) -> None:
     (packages / "__editable__.project.pth").write_text(f"{scene.alice.home}/project\n")
 
 
+def found_by_a_module(scene: Scene, packages: Path) -> None:
+    """As setuptools, editables, scikit-build-core and meson-python install what is not laid out as it is imported (PEP 660)."""
+    shutil.rmtree(packages / "torch")
+    scene.alice.write(scene.alice.home / "project" / "__init__.py", scene.payload())
+    (packages / "__editable___torch_2_9_0_finder.py").write_text(
+        "import importlib.util, sys\n"
+        f"MAPPING: dict = {{'torch': {str(scene.alice.home / 'project')!r}}}\n"
+        "class Finder:\n"
+        "    @classmethod\n"
+        "    def find_spec(cls, name, path=None, target=None):\n"
+        "        place = MAPPING.get(name)\n"
+        "        return place and importlib.util.spec_from_file_location(name, place + '/__init__.py')\n"
+        "def install():\n"
+        "    sys.meta_path.append(Finder)\n"
+    )
+    line = "import __editable___torch_2_9_0_finder; __editable___torch_2_9_0_finder.install()\n"
+    (packages / "__editable__.torch-2.9.0.pth").write_text(line)
+
+
 @needs_root
-@pytest.mark.parametrize("attack", [package_of_theirs, linked_package, editable_installation], ids=lambda each: each.__name__)
+@pytest.mark.parametrize(
+    "attack", [package_of_theirs, linked_package, editable_installation, found_by_a_module], ids=lambda each: each.__name__
+)
 def test_one_package_of_another_user_s_in_an_environment_of_root_s(scene: Scene, attack) -> None:  # type: ignore[no-untyped-def]
     venv, packages = environment_of_root(scene)
     attack(scene, packages)

@@ -66,7 +66,7 @@ def _served_by_users():
     found = {}
     try:
         with open("/proc/self/mountinfo", "rb") as table:
-            rows = table.read().decode("utf-8", "replace").split("\n")
+            rows = getattr(os, "fsdecode", str)(table.read()).split("\n")  # as paths are, also where they are no text
     except (IOError, OSError):
         return found
     for row in rows:

@@ -121,9 +121,10 @@ def _continues_another_s(text: str, start: int) -> bool:
 
 
 def _plain(line: str) -> str:
-    """Without the colours of dmesg --color and a carriage return."""
+    """Without the colours of dmesg --color and a carriage return; one within a message stands in a name that some user chose."""
     if "\x1b" in line or "\r" in line:
-        return re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", line).rstrip("\r").rpartition("\r")[2]
+        parts = re.sub(r"\x1b\[[0-9;?]*[ -/]*[@-~]", "", line).rstrip("\r").split("\r")
+        return "\r".join(parts[next((at for at, part in enumerate(parts) if message_start(part) is not None), -1) :])
     return line
 
 

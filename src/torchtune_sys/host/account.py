@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import os
 import pwd
 import stat
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TypeVar
 
 import msgspec
@@ -111,7 +112,7 @@ def _named(uid: str, name: str) -> Account | None:
 
 def without_our_keys(start: Callable[[], _T], is_held: Callable[[], bool]) -> _T:
     """Start a process that does not inherit our session keyring: whoever possesses one reads its keys (Kerberos tickets, disk keys), whatever
-    user they are; nor our capabilities, of which a unit may have had some kept over a change of user. Raises OSError where they cannot be left, TimeoutError where ``start``
+    user they are; nor our capabilities, of which a unit may have had some kept over a change of user, nor what spares us from the OOM killer. Raises OSError where they cannot be left, TimeoutError where ``start``
     does not return before ``is_held`` says so or a minute is over, and what it raises.
 
     Both belong to the thread, so it is done in one that ends. Source: keyrings(7), session-keyring(7), keyctl(2), capabilities(7).
@@ -123,7 +124,8 @@ def without_our_keys(start: Callable[[], _T], is_held: Callable[[], bool]) -> _T
         try:
             _leave_keyring()
             _leave_capabilities()
-            done.append(start())
+            with _spared_as_others_are():
+                done.append(start())
         except BaseException as error:
             failed.append(error)
 
@@ -138,6 +140,30 @@ def without_our_keys(start: Callable[[], _T], is_held: Callable[[], bool]) -> _T
     if failed:
         raise failed[0]
     return done[0]
+
+
+_OOM_SCORE = "/proc/self/oom_score_adj"
+
+
+@contextlib.contextmanager
+def _spared_as_others_are() -> Iterator[None]:
+    """Start a child without our score, which a unit (OOMScoreAdjust=) or slurmd may have made so low (it is the child's, too) that the kernel kills whatever else first (proc(5), oom_score_adj)."""
+    before = ""
+    with contextlib.suppress(OSError), open(_OOM_SCORE, encoding="ascii") as file:
+        before = file.read().strip()
+    if not before.startswith("-"):
+        yield
+        return
+    _set_oom_score("0")
+    try:
+        yield
+    finally:
+        _set_oom_score(before)
+
+
+def _set_oom_score(score: str) -> None:
+    with contextlib.suppress(OSError), open(_OOM_SCORE, "w", encoding="ascii") as file:
+        file.write(score)
 
 
 def _leave_keyring() -> None:

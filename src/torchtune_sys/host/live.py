@@ -13,9 +13,10 @@ from typing import Any, TypeVar
 from torchtune_sys.host import queries, trust
 from torchtune_sys.host.base import TEXT_LIMIT, Host, Output, Space, Stat, missing_from
 from torchtune_sys.host.isolation import session
+from torchtune_sys.host.mounted import mount_table
 from torchtune_sys.host.remote import Remotes
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.model.values import Missing, Why
 
 _T = TypeVar("_T")
 _KERNEL_S = ("/proc/", "/sys/", "/dev/")
@@ -84,7 +85,18 @@ class LiveHost(Host):
         return self._told
 
     def names(self, path: str) -> Fact[tuple[str, ...]]:
-        return self._look(path, lambda: tuple(sorted(os.listdir(path))))
+        return self._look(path, lambda: self._listed(path))
+
+    def _listed(self, path: str) -> Fact[tuple[str, ...]]:
+        if os.geteuid() != 0 or path.startswith(_KERNEL_S):
+            return tuple(sorted(os.listdir(path)))
+        user = self._decided_by(path)
+        handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            refusal = _not_lent(handle, path, self._named_by(path) if user is None else (user,))
+            return tuple(sorted(os.listdir(handle))) if refusal is None else refusal
+        finally:
+            os.close(handle)
 
     def link(self, path: str) -> Fact[str]:
         return self._look(path, lambda: os.readlink(path))
@@ -167,7 +179,10 @@ class LiveHost(Host):
     def _remote(self) -> Remotes:
         with self._lock:  # one for all probes: a server that does not answer is waited for once
             if self._remotes is None:
-                self._remotes = Remotes(known(self.text("/proc/self/mountinfo"), ""))
+                try:
+                    self._remotes = Remotes(mount_table())
+                except OSError:
+                    self._remotes = Remotes("")
             return self._remotes
 
 
@@ -190,11 +205,10 @@ def read_text(real_path: str, name: str, flags: int = 0, *, lent: tuple[int, ...
     try:
         if not modes.S_ISREG(os.fstat(handle).st_mode):
             return Missing(Why.FAILED, name, "not a regular file")
-        for uid in lent:
-            if not may_read(uid, handle):
-                seen = f"user {trust.user_name(uid)}, who owns this place, may not read what is there"
-                return Missing(Why.DENIED, name, seen)
-        content = _read_all(handle)
+        refusal = _not_lent(handle, name, lent)
+        if refusal is not None:
+            return refusal
+        content = read_all(handle, TEXT_LIMIT)
     except OSError as error:
         return missing_from(error, name)
     finally:
@@ -204,8 +218,15 @@ def read_text(real_path: str, name: str, flags: int = 0, *, lent: tuple[int, ...
     return content.decode("utf-8", "replace")
 
 
+def _not_lent(handle: int, name: str, lent: tuple[int, ...]) -> Missing | None:
+    for uid in lent:
+        if not may_read(uid, handle):
+            return Missing(Why.DENIED, name, f"user {trust.user_name(uid)}, who owns this place, may not read what is there")
+    return None
+
+
 def may_read(uid: int, handle: int) -> bool:
-    """Return whether a user could have opened the file that is open here, at the place where it really lies."""
+    """Return whether a user could have opened the file or directory that is open here, at the place where it really lies."""
     from torchtune_sys.host.account import account
 
     info = os.fstat(handle)
@@ -216,10 +237,11 @@ def may_read(uid: int, handle: int) -> bool:
     return user.may_read(info, handle) and all(user.may_pass(info, place) for place, info in folders)
 
 
-def _read_all(handle: int) -> bytes:
+def read_all(handle: int, at_most: int) -> bytes:
+    """Return what an open file holds; some more than ``at_most`` bytes of what is longer."""
     parts: list[bytes] = []
     size = 0
-    while size <= TEXT_LIMIT and (part := os.read(handle, 1 << 16)):
+    while size <= at_most and (part := os.read(handle, 1 << 16)):
         parts.append(part)
         size += len(part)
     return b"".join(parts)

@@ -13,16 +13,21 @@ def served_by_users(mountinfo: "str | None" = None) -> "dict[str, int]":
     {'/home/a/x y': 1000}
     """
     try:
-        text = _mount_table() if mountinfo is None else mountinfo
+        text = mount_table() if mountinfo is None else mountinfo
     except OSError:
         return {}
     found = [(point, _fuse_user(kind, options)) for _, point, _, kind, options in _mounts(text)] if ",user_id=" in text else []
     return {point: user[0] for point, user in found if user}
 
 
-def _mount_table() -> str:
-    with open("/proc/self/mountinfo", encoding="utf-8", errors="surrogateescape") as file:
-        return file.read()
+def mount_table() -> str:
+    """Return /proc/self/mountinfo, in which names are as Python has them of paths, also where they are no text. Raises OSError."""
+    return _read_names("/proc/self/mountinfo")
+
+
+def _read_names(path: str) -> str:
+    with open(path, "rb") as file:
+        return os.fsdecode(file.read())
 
 
 def _mounts(table: str) -> "list[tuple[str, str, str, str, str]]":
@@ -31,7 +36,7 @@ def _mounts(table: str) -> "list[tuple[str, str, str, str, str]]":
     What parses all of a line for the probes, formats.mounts, is not loaded where this is asked.
     """
     found = []
-    for line in table.splitlines():
+    for line in table.split("\n"):  # who mounts something names it, and splitlines() knows ten other ends of a line
         before, _, after = line.partition(" - ")
         left, right = before.split(" "), after.split(" ")
         if len(left) > 5 and len(right) > 2:
@@ -53,13 +58,11 @@ def mounted_by_users(utab: "str | None" = None) -> "dict[str, tuple[int, int]]":
     {'/mnt/a b': (65534, 65534)}
     """
     try:
-        if utab is None:
-            with open("/run/mount/utab", encoding="utf-8", errors="surrogateescape") as file:
-                utab = file.read()
+        utab = _read_names("/run/mount/utab") if utab is None else utab
     except OSError:
         return {}
     found = {}
-    for line in utab.splitlines():
+    for line in utab.split("\n"):
         words = dict(word.partition("=")[::2] for word in line.split(" "))
         options = dict(option.partition("=")[::2] for option in words.get("OPTS", "").split(","))
         user = _user_of_name(options.get("user", ""))
@@ -101,7 +104,7 @@ def mount_s_user(handle: int) -> "tuple[int, int] | None":
     try:
         with open(f"/proc/self/fdinfo/{handle}", encoding="ascii") as file:
             number = next(line.split()[1] for line in file if line.startswith("mnt_id:"))
-        _, point, how, kind, options = next(mount for mount in _mounts(_mount_table()) if mount[0] == number)
+        _, point, how, kind, options = next(mount for mount in _mounts(mount_table()) if mount[0] == number)
     except (OSError, StopIteration):
         return None  # the root of a chroot is in no list, and neither is anything without /proc
     user = _fuse_user(kind, options) or mounted_by_users().get(point)

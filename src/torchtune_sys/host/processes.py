@@ -7,14 +7,21 @@ import os
 
 from torchtune_sys.model.numbers import natural
 
-_MOST = 20_000
 _LONGEST = 2 << 20
 """Of an environment, which may be a quarter of the usual stack (execve(2))."""
 
 
 def pids() -> list[int]:
-    """Return the processes of this PID namespace, 20,000 at most."""
-    return [pid for name in os.listdir("/proc") if (pid := natural(name)) is not None][:_MOST]
+    """Return the processes of this PID namespace: all, since whoever starts very many would hide others."""
+    return [pid for name in os.listdir("/proc") if (pid := natural(name)) is not None]
+
+
+def owner(pid: int) -> int:
+    """Return whose a process is by its directory, which is cheap to ask: root's also where it keeps its memory to itself (prctl(2), PR_SET_DUMPABLE); -1 for one that is gone."""
+    try:
+        return os.stat(f"/proc/{pid}").st_uid
+    except OSError:
+        return -1
 
 
 def read(pid: int, name: str) -> bytes:
@@ -40,7 +47,7 @@ def state(pid: int) -> str:
 
 def _is_frozen(pid: int) -> bool:
     """Return what the process's cgroup tells (cgroups(7); Documentation/admin-guide/cgroup-v2.rst, cgroup.events)."""
-    for line in text(pid, "cgroup").splitlines():
+    for line in text(pid, "cgroup").split("\n"):
         _, _, rest = line.partition(":")
         controllers, _, path = rest.partition(":")
         version_1 = "freezer" in controllers.split(",")

@@ -178,7 +178,7 @@ def parse_own(text: str) -> dict[str, str]:
     {'cpu': '/docker/ab', 'cpuacct': '/docker/ab', 'name=systemd': '/', '': '/init.scope'}
     """
     found: dict[str, str] = {}
-    for line in text.splitlines():
+    for line in text.split("\n"):
         parts = line.split(":", 2)
         if len(parts) == 3 and parts[2].startswith("/"):
             for controller in parts[1].split(","):
@@ -193,7 +193,7 @@ def parse_mountinfo(text: str) -> tuple[CgroupMount, ...]:
     ['/sys/fs/cgroup/memory']
     """
     found: list[CgroupMount] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         if " - cgroup" not in line:
             continue
         before, _, after = line.partition(" - ")
@@ -210,7 +210,7 @@ def parse_mounts(text: str) -> tuple[CgroupMount, ...]:
     ('rw', 'nosuid', 'cpuset')
     """
     found: list[CgroupMount] = []
-    for line in text.splitlines():
+    for line in text.split("\n"):
         parts = line.split(" ")
         if len(parts) >= 4 and parts[2] in ("cgroup", "cgroup2", "cpuset"):
             found.append(_mount("/", parts[1], parts[2], parts[3]))

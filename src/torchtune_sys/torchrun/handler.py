@@ -128,8 +128,11 @@ def _verdict(child: Any, until_s: float) -> int:
     while open_ones or child.poll() is None:
         if time.monotonic() > until_s:
             raise TimeoutError("it did not end in time")
-        ready, _, _ = select.select([*open_ones], [], [], 0.05)
-        for number in ready:
+        poll = select.poll()
+        for number in open_ones:
+            poll.register(number, select.POLLIN)
+        ready = poll.poll(50)
+        for number, _event in ready:
             part = os.read(number, 1 << 16)
             if not part:
                 open_ones.discard(number)

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import select
 import signal
 import sys
 import time
@@ -17,6 +16,7 @@ from collections.abc import Callable
 
 from torchtune_sys import errors
 from torchtune_sys.errors import UnreadableInput, UserError
+from torchtune_sys.host.children.endings import is_ready
 from torchtune_sys.host.live import read_text
 from torchtune_sys.model.values import Missing
 
@@ -118,7 +118,7 @@ def _all_of(source: int, until_s: float) -> str | None:
     """Return what the child tells until it ends; None when the time is up."""
     parts: list[bytes] = []
     while (left_s := until_s - time.monotonic()) > 0:
-        if select.select([source], [], [], left_s)[0]:
+        if is_ready(source, left_s):
             part = os.read(source, _PIECE)
             if not part:
                 return b"".join(parts).decode("utf-8", "surrogatepass")

@@ -1,8 +1,9 @@
-"""How children end. None is reaped here: until it is, nobody else has its number, by which its group is killed."""
+"""How children end, and whether they say something. None is reaped here: until it is, nobody else has its number, by which its group is killed."""
 
 from __future__ import annotations
 
 import os
+import select
 import signal
 import subprocess
 import time
@@ -10,6 +11,13 @@ import time
 from torchtune_sys.host import processes
 
 _PATIENCE_S = 1.0
+
+
+def is_ready(handle: int, timeout_s: float = 0.0, event: int = select.POLLIN) -> bool:
+    """Return whether a descriptor can be read, or written to, within so many seconds. select(2) knows none above 1023, and whoever started us may have left thousands open."""
+    poll = select.poll()
+    poll.register(handle, event)
+    return bool(poll.poll(timeout_s * 1000))
 
 
 def status_of(child: subprocess.Popen[bytes]) -> int | None:

@@ -13,6 +13,7 @@ from torchtune_sys.host.children.programs import interpreters
 from torchtune_sys.host.isolation import session
 from torchtune_sys.host.live import read_text
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, Why
 
 _PTH_LIMIT = 1000
@@ -179,10 +180,25 @@ def _named_by(packages: str, name: str) -> Iterator[str]:
     """
     text = read_text(f"{packages}/{name}", name)
     for line in () if isinstance(text, Missing) else text.splitlines()[:_PTH_LIMIT]:
-        if line.strip() and not line.startswith(("#", "import ", "import\t")) and "\0" not in line:
+        if line.startswith(("import ", "import\t")):
+            yield from _mapped_by(packages, line)
+        elif line.strip() and not line.startswith("#") and "\0" not in line:
             place = os.path.abspath(os.path.join(packages, line.rstrip()))
             yield place
             yield from _other_owners(place)
+
+
+def _mapped_by(packages: str, line: str) -> Iterator[str]:
+    """Yield the places where a module that a line of a .pth file imports finds others: that of an editable installation (PEP 660; setuptools, editables, scikit-build-core and meson-python
+    each write one, with absolute paths)."""
+    for module in dict.fromkeys(_WORD.findall(line)):
+        text = read_text(f"{packages}/{module}.py", module)
+        for place in () if isinstance(text, Missing) else dict.fromkeys(_PLACE.findall(text)[:_PTH_LIMIT]):
+            yield place
+            yield from _other_owners(place)
+
+
+_WORD, _PLACE = pattern(r"\w+"), pattern(r"""["'](/[^"'\n\0]{1,4095})["']""")
 
 
 def _names(folder: str) -> list[str]:

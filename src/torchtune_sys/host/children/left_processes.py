@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import os
-import pwd
 import re
 from collections.abc import Iterable
 from typing import NamedTuple
 
 from torchtune_sys.host import processes
+from torchtune_sys.host.trust import user_name
 
 FIRST_USER = 1000
 """Below it are the system's own accounts (UID_MIN, login.defs(5))."""
@@ -17,9 +17,7 @@ _NOBODY = 65534
 
 class LeftProcess(NamedTuple):
     parent: int
-    uid: int
     name: str
-    anonymous_bytes: int
 
 
 class Left(NamedTuple):
@@ -45,13 +43,15 @@ def left_processes() -> list[Left]:
         children.setdefault(process.parent, []).append(pid)
     left = []
     for pid, process in found.items():
-        if process.parent != 1 or process.uid < FIRST_USER or process.uid == _NOBODY or process.name == "systemd":
+        uid = (
+            processes.real_user(pid) if process.parent == 1 else -1
+        )  # its directory is root's where it keeps its memory to itself
+        if uid < FIRST_USER or uid == _NOBODY or process.name == "systemd":
             continue
         if _job_of(pid) in jobs or _is_service(pid):
             continue
         tree = _below(pid, children)
-        held = sum(found[one].anonymous_bytes for one in tree)
-        left.append(Left(pid, _user(process.uid), process.name, len(tree), held))
+        left.append(Left(pid, user_name(uid), process.name, len(tree), sum(map(_anonymous_bytes, tree))))
     return sorted(left, key=lambda one: -one.anonymous_bytes)
 
 
@@ -65,17 +65,17 @@ def at_work(pids: Iterable[int]) -> frozenset[int]:
 
 
 def _processes() -> dict[int, LeftProcess]:
-    page, found = os.sysconf("SC_PAGE_SIZE"), {}
+    found = {}
     for pid in processes.pids():
         name, closed, rest = processes.text(pid, "stat").partition("(")[2].rpartition(")")
-        words, pages = rest.split(), processes.text(pid, "statm").split()
-        try:
-            uid = os.stat(f"/proc/{pid}").st_uid
-            if closed:
-                found[pid] = LeftProcess(int(words[1]), uid, name, (int(pages[1]) - int(pages[2])) * page)
-        except (OSError, ValueError, IndexError):
-            continue  # it ended
+        if closed:  # else it has ended
+            found[pid] = LeftProcess(int(rest.split()[1]), name)
     return found
+
+
+def _anonymous_bytes(pid: int) -> int:
+    pages = processes.text(pid, "statm").split()
+    return (int(pages[1]) - int(pages[2])) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 2 else 0
 
 
 def _running_jobs(found: dict[int, LeftProcess]) -> set[str]:
@@ -119,7 +119,7 @@ def job_in(cgroup: str) -> str:
 def _is_service(pid: int) -> bool:
     """Whether systemd keeps it as a service of its own; what slurmd, sshd and cron start, and left behind, is in theirs."""
     text = processes.text(pid, "cgroup")
-    units = {part for line in text.splitlines() for part in line.split("/") if part.endswith(".service")}
+    units = {part for line in text.split("\n") for part in line.split("/") if part.endswith(".service")}
     return bool(units - {"slurmd.service", "ssh.service", "sshd.service", "cron.service", "crond.service", "atd.service"})
 
 
@@ -128,10 +128,3 @@ def _below(pid: int, children: dict[int, list[int]]) -> list[int]:
     for one in tree:
         tree += children.get(one, ())
     return tree
-
-
-def _user(uid: int) -> str:
-    try:
-        return pwd.getpwuid(uid).pw_name
-    except KeyError:
-        return str(uid)

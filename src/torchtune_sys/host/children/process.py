@@ -24,6 +24,7 @@ from torchtune_sys.host.base import Output
 from torchtune_sys.host.children import orphans
 from torchtune_sys.host.children.child_environment import for_tools
 from torchtune_sys.host.children.endings import all_ended, status_of
+from torchtune_sys.host.children.programs import found_on
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -201,10 +202,14 @@ def _start(
     if argv[0] in _held:
         return _is_held(name)
     uid, gid, groups = (None, None, None) if user is None else (user.uid, user.gid, user.groups)
+    program, why = found_on(env.get("PATH", os.defpath), argv[0]) if os.geteuid() == 0 else (argv[0], "")
+    if why:
+        return Missing(Why.DENIED, name, f"not run as root: {why}")
 
     def child() -> subprocess.Popen[bytes]:
         return subprocess.Popen(
             argv,
+            executable=program,
             stdin=into,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

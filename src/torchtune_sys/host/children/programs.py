@@ -1,4 +1,4 @@
-"""Run the programs of a site-checks directory, and report how each ended."""
+"""Find programs that root may run: those of a site-checks directory, and those on PATH."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def programs(folder: str) -> tuple[list[str], dict[str, str]]:
             continue
         if not stat.S_ISREG(info.st_mode) or not info.st_mode & 0o111:
             continue
-        reason = _reason(os.path.join(place, name)) if os.geteuid() == 0 else ""
+        reason = why_not(os.path.join(place, name)) if os.geteuid() == 0 else ""
         if reason:
             refused[name] = f"not run as root: {reason}"
         else:
@@ -43,9 +43,24 @@ def programs(folder: str) -> tuple[list[str], dict[str, str]]:
     return found, refused
 
 
-def _reason(path: str) -> str:
+def why_not(path: str) -> str:
+    """Return why root does not run a program: others decide what it is, or what its first line names; "" where they do not."""
     seen = Decision()
     return next(filter(None, (distrust(place, seen=seen) for place in (path, *interpreters(path)))), "")
+
+
+def found_on(path: str, name: str) -> tuple[str, str]:
+    """Return the first program of that name on a PATH that root may run, and why not the one before it. A directory of root's may hold a file of another user's: tar(1) as root
+    unpacks for whom it was packed. Without any, and of a path, it is the name itself."""
+    why = ""
+    for folder in path.split(":") if "/" not in name else ():
+        place = f"{folder}/{name}"
+        if os.access(place, os.X_OK) and not os.path.isdir(place):
+            reason = why_not(place)
+            if not reason:
+                return place, ""
+            why = why or reason
+    return name, why
 
 
 def interpreters(path: str) -> tuple[str, ...]:

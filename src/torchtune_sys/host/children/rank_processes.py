@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import contextlib
 import os
+import resource
 import secrets
-import select
 import selectors
 import signal
 import socket
@@ -25,7 +25,7 @@ import msgspec
 from torchtune_sys.host import processes
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children import process
-from torchtune_sys.host.children.endings import status_of
+from torchtune_sys.host.children.endings import is_ready, status_of
 from torchtune_sys.model import codec
 from torchtune_sys.model.values import Missing
 
@@ -37,8 +37,6 @@ _MOST_BYTES = 64 << 20
 _WAITING = 1024
 """Connections that may wait to be accepted; a stranger's is closed, and must keep none of ours waiting beyond its rank's end."""
 _ABANDON_S = 2.0
-_MOST_HANDLES = 512
-"""Half of the descriptors that a login has, and that select(2) knows: to look for the rest of a thousand processes takes some, too."""
 
 
 class RankMessage(msgspec.Struct, frozen=True):
@@ -273,7 +271,8 @@ class RankProcesses:
 
     def _kill_heirs(self) -> int:
         """How many were left of those whose parent has ended (what a compiler of a compiler started): they carry the socket's name."""
-        return sum(self._signal(pid, signal.SIGKILL) for pid in processes.pids() if self._carries_name(pid))
+        own = (pid for pid in processes.pids() if processes.owner(pid) in (self._uid, 0))
+        return sum(self._signal(pid, signal.SIGKILL) for pid in own if self._carries_name(pid))
 
     def _carries_name(self, pid: int) -> bool:
         return self._name.encode() in processes.read(pid, "environ")
@@ -314,7 +313,7 @@ class _Held(NamedTuple):
         """Return whether it has ended: its handle is readable then (pidfd_open(2))."""
         if self.handle < 0:
             return processes.state(self.pid) in ("", "Z")
-        return bool(select.select([self.handle], [], [], 0)[0])
+        return is_ready(self.handle)
 
     def close(self) -> None:
         if self.handle >= 0:
@@ -326,7 +325,9 @@ def _handle(pid: int) -> int:
         handle = os.pidfd_open(pid)
     except (OSError, AttributeError):
         return -1
-    if handle < _MOST_HANDLES:
+    if (
+        handle < resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 2
+    ):  # to look for the rest of a thousand processes takes some, too
         return handle
     os.close(handle)
     return -1

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import stat as modes
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -94,16 +93,15 @@ def _files_of(path: str) -> Iterator[tuple[str, bool]]:
 
 def _files(top: str) -> Iterator[str]:
     """Regular files, hidden ones and links aside."""
-    for folder, below, names in os.walk(top, onerror=None, followlinks=False):
-        below[:] = sorted(name for name in below if not name.startswith("."))
-        for name in sorted(names):
-            place = os.path.join(folder, name)
-            try:
-                regular = modes.S_ISREG(os.lstat(place).st_mode)
-            except OSError:
-                regular = False
-            if regular and not name.startswith("."):
-                yield place
+    todo = [top]
+    while todo:  # os.walk() calls itself for each directory in a directory (before Python 3.12)
+        try:
+            with os.scandir(todo.pop()) as entries:
+                found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
+        except OSError:
+            continue
+        yield from (entry.path for entry in found if entry.is_file(follow_symlinks=False))
+        todo += [entry.path for entry in reversed(found) if entry.is_dir(follow_symlinks=False)]
 
 
 def _of_file(path: str, timeout_s: float, budget: MemoryBudget, *, quiet: bool) -> Iterator[Found]:

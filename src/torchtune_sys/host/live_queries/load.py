@@ -58,11 +58,7 @@ def user_tasks(_argument: str, _timeout_s: float) -> Fact[Any]:
     except OSError as error:
         return missing_from(error, "/proc")
     for pid in found:
-        try:
-            own = os.stat(f"/proc/{pid}").st_uid == uid
-        except OSError:
-            continue
-        words = processes.text(pid, "stat").rpartition(")")[2].split() if own else []
+        words = processes.text(pid, "stat").rpartition(")")[2].split() if processes.owner(pid) == uid else []
         threads += natural(words[17]) or 0 if len(words) > 17 else 0
     return threads
 
@@ -94,7 +90,9 @@ def unit_of(text: str) -> str:
     >>> unit_of("0::/kubepods.slice/x.scope")
     ''
     """
-    paths = [line.split(":", 2)[2] for line in text.splitlines() if line.count(":") >= 2]
+    paths = [
+        line.split(":", 2)[2] for line in text.split("\n") if line.count(":") >= 2
+    ]  # a group may have a name with other ends of a line
     path = max(paths, key=lambda path: (any(path.endswith(end) for end in _UNITS), len(path)), default="/")
     if any(word in other for other in paths for word in _WORKLOADS):
         return ""

@@ -6,6 +6,7 @@ import os
 from typing import Any
 
 from torchtune_sys.host.base import missing_from
+from torchtune_sys.host.live import read_all
 from torchtune_sys.host.secrets.filter import brief
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
@@ -49,12 +50,9 @@ def _bytes(path: str) -> Fact[bytes]:
     try:
         handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
         try:
-            parts, size = [], 0
-            while size <= _LIMIT and (part := os.read(handle, 1 << 20)):
-                parts.append(part)
-                size += len(part)
+            data = read_all(handle, _LIMIT)
         finally:
             os.close(handle)
     except OSError as error:
         return missing_from(error, path)
-    return b"".join(parts) if size <= _LIMIT else Missing(Why.UNPARSED, path, f"larger than {_LIMIT >> 20} MiB")
+    return data if len(data) <= _LIMIT else Missing(Why.UNPARSED, path, f"larger than {_LIMIT >> 20} MiB")

@@ -74,4 +74,4 @@ def parse_bound(text: str, path: str) -> bool:
     ... "/tmp/nvidia-mps/control")
     True
     """
-    return bool(path) and any(line.endswith(path) and line[: -len(path)].endswith(" ") for line in text.splitlines())
+    return bool(path) and any(line.endswith(path) and line[: -len(path)].endswith(" ") for line in text.split("\n"))

@@ -12,7 +12,7 @@ from typing import Any
 
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.children import process
-from torchtune_sys.host.children.endings import signal_of
+from torchtune_sys.host.children.endings import is_ready, signal_of
 from torchtune_sys.host.secrets.filter import scrubbed, scrubbed_answer
 from torchtune_sys.model.codec import loads_of_python
 from torchtune_sys.model.values import Missing, known
@@ -61,7 +61,7 @@ class RankWorker:
     def _was_told(self, line: bytes, until_s: float) -> bool:
         """Return whether the pipe took it in time: who reads there may make it as small as a page (fcntl(2), F_SETPIPE_SZ), and read nothing. Raises OSError."""
         while line and (left_s := until_s - time.monotonic()) > 0:
-            if select.select([], [self._tasks], [], left_s)[1]:
+            if is_ready(self._tasks, left_s, select.POLLOUT):
                 with contextlib.suppress(BlockingIOError):
                     line = line[os.write(self._tasks, line) :]
         return not line
@@ -75,8 +75,7 @@ class RankWorker:
         while end < 0:
             self._drain_errors()
             left_s = until_s - time.monotonic()
-            ready, _, _ = select.select([self._child.stdout], [], [], max(left_s, 0))
-            if not ready:
+            if not is_ready(self._child.stdout.fileno(), max(left_s, 0.0)):
                 return None
             part = os.read(self._child.stdout.fileno(), _PART)
             if not part:
@@ -107,7 +106,7 @@ class RankWorker:
         assert self._child is not None
         stream = self._child.stderr
         for _ in range(_PARTS_OF_ERRORS):
-            if stream is None or not select.select([stream], [], [], 0)[0]:
+            if stream is None or not is_ready(stream.fileno()):
                 return
             part = os.read(stream.fileno(), _PART)
             if not part:
