@@ -6,6 +6,7 @@ import json
 import os
 import shutil
 import subprocess
+import time
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -103,7 +104,7 @@ def test_clush_starts_nothing_that_a_node_set_names(tmp_path: Path) -> None:
 
 
 def test_a_host_that_prints_without_end_costs_no_other_its_answer(tmp_path: Path) -> None:
-    """clush asks up to 256 at once, and all of them had no answer."""
+    """clush asks several at once, and all of them had no answer."""
     script = 'for host in $(echo "$3" | tr , " "); do case $host in evil) yes evil: x | head -c 40m ;; *) echo "$host: {}" ;; esac; done'
     (tmp_path / "clush").write_text(f"#!/bin/sh\n{script}\n")
     (tmp_path / "clush").chmod(0o755)
@@ -111,6 +112,18 @@ def test_a_host_that_prints_without_end_costs_no_other_its_answer(tmp_path: Path
     shell = ClusterShell("", {"PATH": f"{tmp_path}:/usr/bin:/bin"}, 64)
     found = {answer.host: answer for answer in shell.run([*names[:3], "evil", *names[3:]], ("x",), 30.0)}
     assert all(found[name].out.strip() == "{}" for name in names) and "printed more than" in found["evil"].why
+
+
+def test_a_host_that_hangs_holds_up_few_others(tmp_path: Path) -> None:
+    """All 64 that are asked at once waited for it, and after them the next 64 for theirs."""
+    script = 'case ,$3, in *,n7,*) sleep 3;; esac; for host in $(echo "$3" | tr , " "); do echo "$host: $FACTS"; done'
+    (tmp_path / "clush").write_text(f"#!/bin/sh\nFACTS='{FACTS}'\n{script}\n")
+    (tmp_path / "nodeset").write_text("#!/bin/sh\nseq -f n%g 64\n")
+    for name in ("clush", "nodeset"):
+        (tmp_path / name).chmod(0o755)
+    shell, began_s, after_s = ClusterShell("n[1-64]", {"PATH": f"{tmp_path}:/usr/bin:/bin"}, 64), time.monotonic(), []
+    collect(shell, ("x",), 30.0, 64, lambda row: after_s.append(time.monotonic() - began_s), lambda count: None)
+    assert len(after_s) == 64 and sum(seconds < 3 for seconds in after_s) == 56, after_s
 
 
 STATES = {

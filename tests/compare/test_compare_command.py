@@ -162,7 +162,7 @@ def test_files_that_cannot_be_read_are_named_and_stop_nothing(folder: Path) -> N
     done = run("compare", folder, folder / "gone.json", "--format", "json")
     value = found(done)
     assert {Path(item["name"]).name for item in value["unread"]} == {*bad, "gone.json"}
-    assert (done.returncode, value["hosts"], value["odd"]) == (0, 4, [])
+    assert (done.returncode, value["hosts"], value["odd"]) == (3, 4, []), "alike, as far as they could be read"
     assert "Traceback" not in done.stderr
 
 

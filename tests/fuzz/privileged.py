@@ -203,7 +203,7 @@ def _in_group(data: bytes) -> None:
     if told is None:
         return
     here = {rank: note for rank, note in enumerate(_list(told, "here")[:8]) if isinstance(note, dict)}
-    gathered, ranks = checking._of_hosts(here, 8, {f"{rank}/here": 1.0 for rank in range(8)})
+    gathered, ranks = checking._of_hosts(here, 8)
     gathered.complete = True
     judged = whole(gathered)
     hung = {rank: value for rank, value in enumerate(_list(told, "hung")) if isinstance(value, dict) and rank in ranks}

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,8 @@ import jsonschema
 import pytest
 
 import warm
-from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Weight
+from torchtune_sys.cli.joint_run import tells_of_all
+from torchtune_sys.model.preflight import Blame, Cause, Go, NodeVerdict, Preflight, Scale, Weight
 from torchtune_sys.render.preflight import reason
 from torchtune_sys.render.schemas import DATA
 
@@ -101,6 +103,37 @@ def test_a_faulty_policy_is_a_usage_error_but_drains_nobody(tmp_path: Path) -> N
     assert hook.returncode == 0
     assert "keeps it in service" in hook.stderr
     assert preflight("--policy", str(policy), "--hook", "prolog", "--fail-closed").returncode == 2
+
+
+def test_lists_of_an_earlier_run_are_not_taken_for_those_of_this_one(tmp_path: Path) -> None:
+    for name in ("good_nodes.txt", "avoid.txt", "other.txt"):
+        (tmp_path / name).write_text("n7\n")
+        os.utime(tmp_path / name, (time.time() - 86400,) * 2)
+    refused = preflight("--alone", "--lists", str(tmp_path), "--policy", str(tmp_path / "gone"))
+    assert refused.returncode == 2
+    assert [path.name for path in tmp_path.iterdir()] == ["other.txt"], "a run that ends without a verdict leaves none"
+    (tmp_path / "avoid.txt").write_text("n7\n")
+    assert preflight("--alone", "--lists", str(tmp_path)).returncode in (0, 1)
+    assert {path.name for path in tmp_path.iterdir()} == {*LISTS, "other.txt"}
+
+
+LISTS = ("good_nodes.txt", "bad_nodes.txt", "exclude.txt", "hostfile")
+
+
+def of_all(nodes: int, came: int, told: int) -> Preflight:
+    names = [f"n{number}" for number in range(told)]
+    found = tuple(NodeVerdict(node=name, verdict=Go.GO) for name in names)
+    scale = Scale(nodes=nodes, ranks=nodes)
+    return Preflight(version="", time="", epoch_s=0, where="", level="", seconds=0, verdict=Go.GO, nodes=found, scale=scale, absent=tuple(names[came:]))  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("nodes", "came", "told", "is_written"),
+    [(1, 1, 1, True), (4, 4, 4, True), (4, 3, 4, True), (4, 2, 4, True), (2, 1, 2, True), (4, 1, 4, False), (4, 1, 1, False)],
+)
+def test_lists_are_written_by_who_knows_of_all_nodes(nodes: int, came: int, told: int, is_written: bool) -> None:
+    """A node that came when the others had ended, or got no verdict, wrote itself as the only good one over their lists."""
+    assert tells_of_all(of_all(nodes, came, told)) is is_written
 
 
 @pytest.mark.parametrize(

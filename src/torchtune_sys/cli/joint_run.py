@@ -6,17 +6,18 @@ import os
 import sys
 import time
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from torchtune_sys.cli.privilege import node_name
 from torchtune_sys.cli.terminal import environment, is_terminal, status, tell
-from torchtune_sys.errors import UnreadableInput, UserError
+from torchtune_sys.errors import CannotWrite, UnreadableInput, UserError
 from torchtune_sys.host.children.apart import text_of
 from torchtune_sys.host.children.child_environment import for_training
 from torchtune_sys.host.children.examined import runner
-from torchtune_sys.host.files import READABLE, write_atomically
+from torchtune_sys.host.files import READABLE, remove_older, write_atomically
 from torchtune_sys.host.peers.wire import Gone
 from torchtune_sys.host.secrets.values import HIDDEN
 from torchtune_sys.model import codec
@@ -145,6 +146,8 @@ def _verdict_of_all(
     joint: Joint, answer: Mapping[str, Any] | None, node: NodeVerdict, found: Preflight, policy: Policy
 ) -> Preflight:
     """Return the verdict from what the coordinator told this node; None where it told nothing."""
+    if joint.job.agents is None:
+        found = msgspec.structs.replace(found, scale=Scale(nodes=joint.job.nodes, ranks=found.scale.ranks))
     if answer is None:
         return _partial(found, node, "no verdict of all nodes came")
     if "alone" in answer:
@@ -219,7 +222,8 @@ def _of_agent(found: Preflight, whole: Whole, own: set[str], job: Job) -> Prefli
     is_stranger = sum(whole.agents.values()) >= job.world
     counted = 0 if is_stranger or job.has_secret else len(whole.passed)
     left = sum(count for name, count in whole.agents.items() if name not in bad) + counted
-    suffice = left >= whole.agents_at_least and whole.store not in bad and not found.links
+    is_of_all = any(cause.weight is Weight.FATAL for cause in found.causes)
+    suffice = left >= whole.agents_at_least and whole.store not in bad and not (found.links or is_of_all)
     result = found.verdict
     if result is Go.NO_GO and suffice and not bad & own:
         result = Go.UNKNOWN if any(node.verdict is Go.UNKNOWN for node in found.nodes) else Go.GO
@@ -296,8 +300,19 @@ def _reweighed(of_all: Go, of_nodes: set[Go], weights: set[Weight]) -> Go:
     return of_all
 
 
-def write_lists(folder: str, found: Preflight) -> None:
-    """Write the nodes to go on with, and those to leave out, as launchers take them. Raises CannotWrite."""
+LISTS = ("good_nodes.txt", "bad_nodes.txt", "exclude.txt", "hostfile", "avoid.txt", "isolation.svg")
+"""What ``--lists`` writes; the last two where nodes are isolated."""
+
+
+def tells_of_all(found: Preflight) -> bool:
+    """Return whether a verdict tells of each node of the job, at least half of which came: one that came when the others had ended, or that got no verdict, knows
+    no good nodes."""
+    wanted, told = found.scale.nodes, len(found.nodes)
+    return told >= wanted and 2 * (told - len(found.absent)) >= wanted
+
+
+def write_lists(folder: str, found: Preflight, *, isolates: bool = False) -> None:
+    """Write the nodes to go on with, and those to leave out, as launchers take them; of an earlier verdict nothing stays. Raises CannotWrite."""
     refused = {*(node.node for node in found.nodes if node.verdict is Go.NO_GO), *found.absent}
 
     def listed(names: Iterable[str]) -> list[str]:
@@ -312,11 +327,18 @@ def write_lists(folder: str, found: Preflight) -> None:
         "exclude.txt": f"--exclude={','.join(bad)}\n" if bad else "",
         "hostfile": "".join(f"{name}\n" for name in good),
     }
-    if found.isolation is not None:
-        texts["avoid.txt"] = "".join(f"{name}\n" for name in sorted({*bad, *listed(found.isolation.exclude)}))
+    if found.isolation is not None or isolates:
+        ends = listed(found.isolation.exclude) if found.isolation is not None else []
+        texts["avoid.txt"] = "".join(f"{name}\n" for name in sorted({*bad, *ends}))
     if found.isolation is not None and found.isolation.heat is not None:
         from torchtune_sys.render.isolation import svg
 
         texts["isolation.svg"] = svg(found.isolation)
-    for name, text in texts.items():
-        write_atomically(os.path.join(folder, name), text, by_root=READABLE)
+    try:
+        for name, text in texts.items():
+            write_atomically(os.path.join(folder, name), text, by_root=READABLE)
+    except CannotWrite:
+        with suppress(CannotWrite):
+            remove_older(folder, LISTS, 0.0)
+        raise
+    remove_older(folder, (name for name in LISTS if name not in texts), 0.0)

@@ -43,10 +43,15 @@ _MARGIN_S = 2.0
 """Part of the budget that the smoke test leaves for shutting down."""
 
 
+def budget_s_of(options: Mapping[str, Any]) -> float:
+    """Return the seconds that a pre-flight may take."""
+    return float(options["budget"] or (ISOLATE_BUDGET_S if options["isolate"] else PREFLIGHT_BUDGETS_S[options["level"]]))
+
+
 def judged(options: Mapping[str, Any], place: str) -> Preflight:
     """Read the node, judge it, run the site's checks and, at level standard, train. Raises UserError."""
     started = time.monotonic()
-    budget_s = options["budget"] or (ISOLATE_BUDGET_S if options["isolate"] else PREFLIGHT_BUDGETS_S[options["level"]])
+    budget_s = budget_s_of(options)
     until_s = started + budget_s
     env = environment()
     policy = _policy(options["policy"], context.partition(env))

@@ -23,6 +23,7 @@ from torchtune_sys.host.environment import secret_name
 from torchtune_sys.host.secrets.filter import scrubbed, scrubbed_arguments, scrubbed_data
 from torchtune_sys.host.secrets.values import HIDDEN
 from torchtune_sys.model.comparison import (
+    GONE,
     Comparison,
     DifferenceWeight,
     Group,
@@ -36,6 +37,8 @@ from torchtune_sys.model.comparison import (
 )
 
 _RULES_SHOWN = _FAMILIES_SHOWN = 3
+_FEW_TELL = 8
+"""Where most hosts do not tell a fact, so many must for one of them to be odd."""
 _VARIABLE = "session.env["
 """A variable that a release did not look for may have been set: where it is none, one of the same release must have told it."""
 _RULES = "check.rules"
@@ -63,10 +66,8 @@ class Comparing:
             if len(hosts) == 1 and len(self._store.hosts) > 1:
                 self._alone(hosts[0], name, found)
                 continue
-            told = Counter(family for host in hosts for family in self._store.hosts[host].variants)
-            alone = {
-                host for host in hosts if len(hosts) > 1 and all(told[name] < 2 for name in self._store.hosts[host].variants)
-            }
+            told = Counter(family for host in hosts for family in self._store.hosts[host].told)
+            alone = {host for host in hosts if len(hosts) > 1 and all(told[name] < 2 for name in self._store.hosts[host].told)}
             self._incomparable += [
                 Incomparable(host=self._name(host), why=f"tells nothing that another host does ({self._held(host)})")
                 for host in alone
@@ -98,7 +99,7 @@ class Comparing:
                 self._incomparable.append(Incomparable(host=self._name(host), why="was not there before"))
                 continue
             compared += self._pair(host, was)
-        self._incomparable += [Incomparable(host=name, why="was there before, and is not now") for name in earlier]
+        self._incomparable += [Incomparable(host=name, why=GONE) for name in earlier]
         return self._whole("before", unread, (Kind(name="hosts that were there before", hosts=compared),), [], [], left_out=count)
 
     def _whole(
@@ -128,7 +129,7 @@ class Comparing:
         self._incomparable.append(Incomparable(host=self._name(host), why=f"the only one of its kind ({kind}); others: {others}"))
 
     def _held(self, host: int) -> str:
-        families = sorted(self._store.hosts[host].variants)
+        families = sorted(self._store.hosts[host].told)
         return ", ".join(families[:_FAMILIES_SHOWN]) + (" …" if len(families) > _FAMILIES_SHOWN else "")
 
     def _name(self, host: int) -> str:
@@ -143,7 +144,9 @@ class Comparing:
                 known = {host: value for host, value in values.items() if value not in UNSEEN}
                 half = 2 * len(known) == len(hosts) and not BROKEN.isdisjoint(values.values())
                 if 2 * len(known) <= len(hosts) and not half:
-                    continue  # most hosts do not tell
+                    if len(known) < _FEW_TELL or len(set(known.values())) < 2:
+                        continue
+                    values = known  # most hosts do not tell, as who looked might not: those that do are compared
                 found = spread(fact, _counts(known))
                 if found.groups:
                     divided[fact] = (found, values)
@@ -186,7 +189,7 @@ class Comparing:
     def _pair(self, host: int, other: int) -> bool:
         """Compare two hosts; False where nothing is told of both."""
         one, two = self._store.hosts[host], self._store.hosts[other]
-        if one.variants.keys().isdisjoint(two.variants):
+        if one.told.isdisjoint(two.told):
             why = f"tells nothing that the other one does ({self._held(host)}; the other one: {self._held(other)})"
             self._incomparable.append(Incomparable(host=self._name(host), why=why))
             return False

@@ -20,6 +20,8 @@ from torchtune_sys.render.as_json import SNAPSHOT
 _ASK_S = 60.0
 _GRACE_S = 15.0
 """What Ansible takes beside the command, to start and to connect."""
+_WIDTH = 16
+"""Hosts of one run of Ansible, as of clush; each run takes seconds to start."""
 _FACTS = ("-m", "torchtune.sys.torchtune_facts", "-a", "families=all")
 
 
@@ -27,7 +29,7 @@ class Ansible:
     """``pattern``: the hosts of the inventory, ``gpu:!login``; without a command the collection's module torchtune_facts is asked."""
 
     def __init__(self, inventory: str, pattern: str, environment: Mapping[str, str], fanout: int, own_command: bool) -> None:
-        self.width = min(fanout, 256)
+        self.width = min(fanout, _WIDTH)
         self._inventory = inventory
         self._pattern = pattern or "all"
         self._fanout = fanout

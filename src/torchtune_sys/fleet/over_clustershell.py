@@ -16,6 +16,8 @@ _EXITED = re.compile(r"^clush: (\S+): exited with exit code (-?[0-9]{1,9})$", re
 _LATE = re.compile(r"^clush: (\S+): command timeout", re.MULTILINE)
 """Of clush itself: what a host prints stands behind the host's name, and may have these words, too."""
 _GRACE_S = 5.0
+_WIDTH = 8
+"""Hosts of one clush, which all wait for the last of them: of few, one that hangs holds up few others."""
 _STATUS_LATE = 124
 
 
@@ -23,7 +25,7 @@ class ClusterShell:
     """``nodes``: a node set, ``@group`` and ``node[1-9]!node3`` included."""
 
     def __init__(self, nodes: str, environment: Mapping[str, str], fanout: int) -> None:
-        self.width = min(fanout, 256)
+        self.width = min(fanout, _WIDTH)
         self._nodes = nodes
         self._fanout = fanout
         self._environment = dict(environment)

@@ -16,6 +16,8 @@ from torchtune_sys.model.values import Missing, known
 _UUID = re.compile(
     r"\b[0-9a-fA-F]{8}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{4}-[0-9a-fA-F]{12}\b|\b[0-9A-F]{4}-[0-9A-F]{4}\b(?=$|\s)|\b[0-9a-f]{32}\b"
 )
+_NAMED_BY_MAC = re.compile(r"\b(?:en|wl|ww|ib)x[0-9a-f]{12}\b")
+"""An interface that udev calls so by its hardware address (systemd.net-naming-scheme(7))."""
 _MAC = re.compile(r"\b(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}\b")
 _DISK = re.compile(r"\b(?:nvme\d+n\d+(?:p\d+)?|(?:sd|vd|xvd)[a-z]{1,2}\d*|md\d+(?:p\d+)?|dm-\d+|loop\d+)\b")
 _PROCESS = re.compile(r"/proc/\d+\b")
@@ -65,7 +67,7 @@ def own_names(seen: Snapshot) -> OwnNames:
         for word, name in sorted(found, key=lambda item: (-len(item[0]), item[0]))
     )
     places = tuple((re.compile(rf"(?<![\w./]){re.escape(place)}(?=/)"), name) for place, name in _places(seen))
-    general = ((_UUID, "<uuid>"), (_MAC, "<mac>"), (_PROCESS, "/proc/<pid>"), (_DISK, "<disk>"))
+    general = ((_UUID, "<uuid>"), (_MAC, "<mac>"), (_NAMED_BY_MAC, "<by mac>"), (_PROCESS, "/proc/<pid>"), (_DISK, "<disk>"))
     words = (*exact, *places, *general)
     return OwnNames(words, re.compile("|".join(pattern.pattern for pattern, _ in words)), _passing(seen))
 

@@ -7,6 +7,7 @@ import os
 import re
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from statistics import median
 from typing import Any
 
 import msgspec
@@ -67,8 +68,32 @@ def read(paths: Iterable[str], store: Store, progress: Callable[[int], None] = l
             unread.append(Unread(name=path, why=_said(error, path)))
         if len(unread) > UNREAD_LIMIT:
             break
+    _note_documents(store, store.hosts[before:])
     _tell_apart(store.hosts[before:])
     return tuple(unread)
+
+
+def _note_documents(store: Store, hosts: Sequence[HostFacts]) -> None:
+    """Note of each host's document what makes it another than the others: it is days older, as of a host that no longer reports, or there are several of its
+    name, where most hosts have one."""
+    told_s = [host.epoch_s for host in hosts if host.epoch_s is not None]
+    usual_s = median(told_s) if told_s else 0.0
+    times = Counter(host.name for host in hosts)
+    days = [0 if host.epoch_s is None else round((usual_s - host.epoch_s) / _DAY_S) for host in hosts]
+    several = sum(times[host.name] > 1 for host in hosts)
+    is_told = 0 < 2 * several < len(hosts)
+    for host, old in zip(hosts, days, strict=True) if any(map(_is_far, days)) or is_told else ():
+        facts = {"days_older": old if _is_far(old) else 0, "of_this_name": times[host.name] if is_told else 1}
+        store.note(host, "document", _encode(facts))
+        host.weights = {**host.weights, **dict.fromkeys(("document.days_older", "document.of_this_name"), "warning")}
+
+
+def _is_far(days: int) -> bool:
+    """Whether it is no matter of when in a day hosts are asked."""
+    return abs(days) > 1
+
+
+_DAY_S = 86400.0
 
 
 def _tell_apart(hosts: Sequence[HostFacts]) -> None:
@@ -196,7 +221,15 @@ def _add_facts(found: _Envelope, name: str, store: Store) -> None:
         {family: bytes(raw) for family, raw in found.facts.items()},
         findings={str(key): tuple(map(str, rules)) for key, rules in findings.items()} if isinstance(findings, dict) else {},
         variables=str(variables or ""),
+        epoch_s=_moment(volatile.get("epoch_s")),
     )
+
+
+def _moment(value: object) -> float | None:
+    return float(value) if isinstance(value, (int, float)) and 0 < value < _LAST_S else None
+
+
+_LAST_S = 1e12
 
 
 def _decoded(document: bytes) -> dict[str, Any]:

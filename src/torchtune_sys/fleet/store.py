@@ -13,6 +13,8 @@ from torchtune_sys.host.input.limits import FACT_COST, HOST_COST, HOSTS_BUDGET
 from torchtune_sys.model import codec
 
 _Delta = dict[str, bytes | None]
+SEEN_FROM_OUTSIDE = ("clock", "document")
+"""Families that are no host's own: they tell of its clock and of its document, as whoever collects sees them."""
 _FAMILIES_AT_MOST = 1000
 """Of all hosts; of one there are some twenty."""
 _families = msgspec.json.Decoder(dict[str, msgspec.Raw])
@@ -104,6 +106,13 @@ class HostFacts(msgspec.Struct, kw_only=True):
     """Which variables were looked for there (:func:`looked_for`), where the file tells."""
     weights: dict[str, str] = {}
     """Of facts that no rule of ours reads, as the file tells them (a report's own severities)."""
+    epoch_s: float | None = None
+    """When its document was made, where that tells (Unix)."""
+
+    @property
+    def told(self) -> set[str]:
+        """Return the families that the host itself tells of."""
+        return {*self.variants} - {*SEEN_FROM_OUTSIDE}
 
 
 class Store:

@@ -8,7 +8,8 @@ import os
 import re
 import select
 import stat
-from collections.abc import Callable, Iterator, Mapping
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from torchtune_sys.errors import CannotWrite
 from torchtune_sys.host.places import place as place_of
@@ -93,6 +94,22 @@ def require_folder(path: str) -> None:
             raise CannotWrite.because(error, path, "name a directory, or one that can be made") from None
 
     _in_child(path, check)
+
+
+def remove_older(folder: str, names: Iterable[str], than_s: float) -> None:
+    """Remove those of ``names`` in ``folder`` that were written more than ``than_s`` seconds ago. Raises CannotWrite."""
+
+    def remove() -> None:
+        for name in names:
+            path = os.path.join(folder, name)
+            try:
+                with place_of(path) as (held, own), contextlib.suppress(FileNotFoundError):
+                    if os.stat(own, dir_fd=held, follow_symlinks=False).st_mtime <= time.time() - than_s:
+                        os.unlink(own, dir_fd=held)
+            except OSError as error:
+                raise _cannot_write(error, path) from None
+
+    _in_child(folder, remove)
 
 
 def write_below_in_child(folder: str, files: Mapping[str, str], mark: str) -> None:

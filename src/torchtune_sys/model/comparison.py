@@ -65,6 +65,10 @@ class Various(msgspec.Struct, frozen=True, kw_only=True):
     weight: DifferenceWeight
 
 
+GONE = "was there before, and is not now"
+"""Why a host is not compared with what it was."""
+
+
 class Incomparable(msgspec.Struct, frozen=True, kw_only=True):
     host: str
     why: str

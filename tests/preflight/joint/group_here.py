@@ -79,12 +79,14 @@ class Ran(NamedTuple):
     errors: dict[int, str]
 
 
-def ran(made: Cluster, python: Path, fault: Planted | None = None, node: int = 3, budget_s: float = 20) -> Ran:
-    """Four ranks, one a host; ``node`` is the one that something is wrong with."""
+def ran(
+    made: Cluster, python: Path, fault: Planted | None = None, node: int = 3, budget_s: float = 20, text: str = SCRIPT
+) -> Ran:
+    """Four ranks, one a host; ``node`` is the one that something is wrong with; ``text``: the training script."""
     extra = fault.plant(made, node) if fault is not None and fault.plant is not None else {}
     script = made.folder / "group.py"
     absent = f"rank == {node - 1}" if fault is not None and fault.absent else "False"
-    script.write_text(SCRIPT.format(absent=absent, budget=budget_s))
+    script.write_text(text.format(absent=absent, budget=budget_s))
     children = {}
     for number in range(1, made.nodes + 1):
         env = {

@@ -115,3 +115,11 @@ def test_nodes_with_differing_numbers_of_ranks_find_their_places_in_the_list() -
         job = job_of({**env, "MASTER_ADDR": "n1"}, names, b"", host)
         assert job is not None
         assert (job.node, job.nodes, job.names, job.locals_) == (node, 3, ("n1", "n2.example", "n3"), locals_)
+
+
+@pytest.mark.parametrize("name", ["SLURM_STEP_ID", "SLURM_RESTART_COUNT", "PMIX_NAMESPACE"])
+def test_each_start_of_a_job_is_another_one(name: str) -> None:
+    """A job that is requeued has the same number, and the same number of its first step."""
+    env = {"RANK": "0", "WORLD_SIZE": "2", "MASTER_ADDR": "n0", "SLURM_JOB_ID": "7", "SLURM_STEP_ID": "0"}
+    first, second = job_of(env), job_of({**env, name: "1"})
+    assert first is not None and second is not None and first.key != second.key

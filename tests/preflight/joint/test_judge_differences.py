@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from typing import Any
 
+import msgspec
 import pytest
 
 from preflight.joint.a_cluster import gathered, said, weighed
@@ -155,3 +156,39 @@ def test_who_has_the_addresses_of_several_others_is_the_one_that_is_told(taken: 
     facts["interfaces"]["eth0"]["addresses"] += [(f"10.0.0.{last}", 24) for last in taken]
     others = {"n0": {"duplicate-address"}} if len(taken) == 1 else {}
     assert said(weighed(found)) == {"n2": {"duplicate-address"}, **others}
+
+
+@pytest.mark.parametrize(
+    ("offsets", "named"),
+    [
+        ({2: 300.0}, {"n2"}),
+        ({2: 300.0, 3: 300.0}, set()),
+        ({0: 300.0, 1: 300.0, 2: 300.0}, {"n3"}),
+    ],
+    ids=["one", "half", "all but one"],
+)
+def test_a_clock_is_wrong_by_that_of_the_majority(offsets: dict[int, float], named: set[str]) -> None:
+    """Half and half were all accused: the middle between them was nobody's clock. Of two nodes it was the one that does not coordinate."""
+    found = gathered(4)
+    for node, offset in offsets.items():
+        found.members[node] = msgspec.structs.replace(found.members[node], clock_offset_s=offset)
+    verdict = weighed(found)
+    assert (verdict.verdict, {*said(verdict)}) == ("no-go", named)
+    assert [cause.cause for cause in verdict.causes] == ([] if named else ["clock-skew"])
+
+
+def test_of_two_clocks_nobody_says_which_is_right() -> None:
+    found = gathered(2)
+    found.members[1] = msgspec.structs.replace(found.members[1], clock_offset_s=-300.0)
+    verdict = weighed(found)
+    assert (verdict.verdict, said(verdict)) == ("no-go", {})
+    assert "there is no majority: n0 +300.0 s" in verdict.causes[0].seen
+
+
+def test_nodes_of_one_name_are_told_with_their_addresses() -> None:
+    found = gathered(3)
+    found.members[2].notes["facts"]["name"] = "n1"
+    verdict = weighed(found)
+    seen = [cause.seen for node in verdict.nodes for cause in node.causes if cause.cause == "job-launch-nested-wrongly"]
+    assert verdict.verdict == "go" and len(seen) == 2
+    assert seen[0].startswith("at 10.0.0.2 it is called n1, as is the node at 10.0.0.3 ")

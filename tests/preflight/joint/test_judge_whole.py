@@ -335,3 +335,24 @@ def test_a_node_that_answers_and_does_not_come_is_told_by_its_own_calls(
     seen = next(node for node in verdict.nodes if node.node == "n3").causes[0].seen
     assert words in seen and all(address in seen for address in master)
     assert verdict.absent == (("n3",) if cause == "node-never-came" else ())
+
+
+def test_half_of_many_nodes_that_give_no_answer_are_cut_off_although_only_some_were_called() -> None:
+    called = {node: "time-out" if node < 82 else "" for node in range(50, 100)}
+    found = gathered(100, missing=called)
+    for node in called:
+        del found.members[node]
+    found.links = {way: tests for way, tests in found.links.items() if {*way} <= found.members.keys()}
+    verdict = whole(found)
+    assert ({link.cause for link in verdict.links}, verdict.absent) == ({"network-partition"}, ())
+
+
+def test_a_rank_that_answered_no_training_step_is_not_go() -> None:
+    """Its node's process was late by a second, and what the rank computes was never seen."""
+    found = gathered(NODES)
+    del found.computes[2, 0]
+    verdict = weighed(found)
+    assert verdict.verdict == "unknown"
+    assert [(node.node, node.causes[0].seen[:28]) for node in verdict.nodes if node.verdict == "unknown"] == [
+        ("n2", "rank 2 did no training step,")
+    ]

@@ -41,3 +41,19 @@ def test_a_rank_that_leaves_before_the_verdict_is_told_however_politely(said: tu
     asyncio.run(ranks.serve(leaving))
     events = [each.cause for each in told if isinstance(each, messages.Event)]
     assert events == ([] if is_over else ["rank-killed"])
+
+
+def test_a_rank_that_was_here_before_belongs_to_another_start_once_all_others_are_gone() -> None:
+    """It was told the verdict of the first start, or that it had been killed."""
+    job = job_of({"RANK": "1", "WORLD_SIZE": "2", "MASTER_ADDR": "n0", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "1"})
+    assert job is not None
+
+    async def twice() -> tuple[bool, bool]:
+        ranks = OwnRanks(job, 1e9, lambda _message: None)
+        first: Any = Leaving()
+        await ranks.serve(first)
+        before, second = ranks.is_superseded, Leaving()
+        await ranks.serve(second)  # type: ignore[arg-type]
+        return before, ranks.is_superseded
+
+    assert asyncio.run(twice()) == (False, True)

@@ -51,8 +51,9 @@ Weights, from the rules that read the fact (torchtune-sys rules):
   warning   slow, or fragile            noise     no rule reads it
 
 \b
-Exit status: 0 no difference; 1 outliers or groups; 2 usage error; 3 nothing
-to compare; 4 internal error.
+Exit status: 0 no difference; 1 outliers or groups, or a host of --before is
+gone; 2 usage error; 3 nothing to compare, or something could not be read and
+the rest is alike; 4 internal error.
 """,
 )
 @click.argument("paths", nargs=-1, required=True, metavar="FILE|DIR|-...")
@@ -128,14 +129,16 @@ def _base(options: dict[str, Any], store: Any) -> tuple[Any, ...]:
 
 
 def status(found: Comparison) -> int:
-    """Return the exit status: 3 where no two hosts could be compared, 1 where they are not alike."""
-    from torchtune_sys.model.comparison import DifferenceWeight
+    """Return the exit status: 1 where hosts are not alike, or one is gone; 3 where no two could be compared, or where those are alike that could be read."""
+    from torchtune_sys.model.comparison import GONE, DifferenceWeight
 
     compared = sum(kind.hosts for kind in found.kinds)
     if compared < (2 if found.against == "majority" else 1):
         return UNJUDGED
     heavy = any(item.weight in (DifferenceWeight.ERROR, DifferenceWeight.WARNING) for item in found.various)
-    return FINDINGS if found.odd or found.groups or heavy else 0
+    if found.odd or found.groups or heavy or any(item.why == GONE for item in found.incomparable):
+        return FINDINGS
+    return UNJUDGED if found.unread else 0
 
 
 def give_comparison(found: Comparison, options: dict[str, Any]) -> None:

@@ -152,7 +152,4 @@ def _status(found: Comparison) -> int:
     from torchtune_sys.cli.commands.compare import status
     from torchtune_sys.model.comparison import DifferenceWeight
 
-    alike = status(found)
-    if alike == FINDINGS or any(item.weight is DifferenceWeight.ERROR for item in found.findings):
-        return FINDINGS
-    return alike or (UNJUDGED if found.unread else 0)
+    return FINDINGS if any(item.weight is DifferenceWeight.ERROR for item in found.findings) else status(found)

@@ -12,7 +12,7 @@ from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import UNJUDGED
 from torchtune_sys.cli.terminal import environment, give, require_output, style, tell
 from torchtune_sys.cli.watch import PREFLIGHT_BUDGETS_S
-from torchtune_sys.errors import UserError
+from torchtune_sys.errors import CannotWrite, UserError
 from torchtune_sys.preflight.hooks import HOOKS
 
 if TYPE_CHECKING:
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 FORMATS = ("text", "json", "prometheus", "reason", "node-patch")
 DRAIN_LIMIT, DRAIN_WINDOW_S = 4, 3600.0
 _TOLD_AT_MOST = 5
+_LISTS_GRACE_S = 60.0
+"""Between the clocks of hosts and of a file server, and for ranks that start late."""
 _PARTNERS = {
     **dict.fromkeys(("drain_limit", "drain_window", "domain"), "drain_state"),
     **dict.fromkeys(("rdzv_id", "rdzv_is_host", "last_call"), "rdzv_endpoint"),
@@ -162,12 +164,11 @@ def command(**options: Any) -> int:
 
         require_folder(options["lists"])
     require_output(options["output"], options["lists"] and os.path.join(options["lists"], "good_nodes.txt"))
-    found = without_secrets(judged(options, place))
     if options["lists"]:
-        from torchtune_sys.cli.joint_run import write_lists
-
-        write_lists(options["lists"], found)
+        _forget_lists(options)
+    found = without_secrets(judged(options, place))
     give(_rendered(found, options), options["output"], machine=options["format_"] != "text")
+    unwritten = _write_lists(options, found) if options["lists"] else 0
     if place in HOOKS:
         _tell_unknown(found)
     if place == "epilog":
@@ -176,7 +177,33 @@ def command(**options: Any) -> int:
     if status == UNJUDGED and place in HOOKS and not options["fail_closed"]:
         tell("torchtune-sys: pre-flight could not judge this node, and keeps it in service")
         return 0
-    return status
+    return status if place in HOOKS else status or unwritten
+
+
+def _forget_lists(options: Mapping[str, Any]) -> None:
+    """Remove lists that no rank of this run can have written: were it to end without a verdict, they would be taken for its own. Raises CannotWrite."""
+    from torchtune_sys.cli.joint_run import LISTS
+    from torchtune_sys.cli.preflight_run import budget_s_of
+    from torchtune_sys.host.files import remove_older
+
+    remove_older(options["lists"], LISTS, budget_s_of(options) + (options["meet_within"] or 0.0) + _LISTS_GRACE_S)
+
+
+def _write_lists(options: Mapping[str, Any], found: Preflight) -> int:
+    """Write the lists where the verdict is that of all nodes. Returns the exit status for lists that could not be written, else 0: the verdict was given."""
+    from torchtune_sys.cli.joint_run import tells_of_all, write_lists
+
+    if not tells_of_all(found):
+        tell(
+            f"torchtune-sys: {options['lists']}: no lists are written, because this node knows no verdict on at least half of the job's nodes"
+        )
+        return 0
+    try:
+        write_lists(options["lists"], found, isolates=options["isolate"])
+    except CannotWrite as error:
+        tell(f"torchtune-sys: the lists could not be written: {error.seen}", f"  {error.todo}")
+        return error.exit_code
+    return 0
 
 
 def _refuse_contradictions(options: Mapping[str, Any], place: str) -> None:

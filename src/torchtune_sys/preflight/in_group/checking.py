@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import hashlib
 import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import count
 from typing import Any
 
@@ -33,9 +34,8 @@ _FIRST_TURN_PART = 5
 _LOOK_S = 0.05
 _GRACE_S = 3.0
 """For the verdict to reach all, and for a store that does not answer."""
-_CLOCK_S = 1.0
-"""How late the gathering rank may see a note, beside what is usual."""
-_COUNT = count()
+_CHECKS: Counter[tuple[int, ...]] = Counter()
+"""By the ranks of a group: how often this process has checked it. All its ranks have done so as often; of other groups each may have another part."""
 _STUCK = "; a collective in the caller's own group cannot be ended from here: end the process"
 
 
@@ -78,7 +78,9 @@ class _Checking:
         self.rank, self.world = ranks.index(dist.get_rank()), len(ranks)
         self._device, self._of_group = work.own_device(torch), work.device_of(torch, group)
         store = dist.distributed_c10d._get_default_store()
-        self._notes = Notes(store, f"torchtune-sys/{'-'.join(map(str, ranks[:2]))}/{self.world}/{next(_COUNT)}/")
+        _CHECKS[tuple(ranks)] += 1
+        whose = hashlib.sha256(str(ranks).encode()).hexdigest()[:24]
+        self._notes = Notes(store, f"torchtune-sys/{whose}/{_CHECKS[tuple(ranks)]}/")
         self.stage = "the meeting"
         self.found: Preflight | None = None
         self._seen_s: dict[str, float] = {}
@@ -104,7 +106,7 @@ class _Checking:
         speaks = self._notes.first(f"host/{key}")
         self._notes.counted("hosts", more=int(speaks))
         self._notes.counted("ranks", more=1)
-        here = {"host": key, "name": name, "clock": time.time(), "torch": self._torch.__version__}
+        here = {"host": key, "name": name, "torch": self._torch.__version__}
         self._notes.put(f"{self.rank}/here", here)
         if speaks:
             self.stage = "reading this node's facts"
@@ -130,7 +132,7 @@ class _Checking:
             if not isinstance(turns, list):
                 break
             if self.rank in turns:
-                self._notes.put(f"{self.rank}/compute/{turn}", work.computed(self._device))
+                self._put_computed(turn)
         asked = self._notes.get("collective", self._until_s)
         if isinstance(asked, dict) and self.rank in asked["ranks"]:
             self._collective(asked["seconds"])
@@ -147,7 +149,7 @@ class _Checking:
 
     def _gathered(self) -> Any:
         here = self._here()
-        gathered, ranks = _of_hosts(here, self.world, self._seen_s)
+        gathered, ranks = _of_hosts(here, self.world)
         keys = {node: f"facts/{here[first]['host']}" for node, first in _firsts(ranks).items()}
         host_facts = self._notes.gather(keys.values(), self._share(0.3))
         for node, key in keys.items():
@@ -171,7 +173,7 @@ class _Checking:
 
     def _here(self) -> dict[int, Any]:
         keys = {f"{rank}/here": rank for rank in range(self.world)}
-        found = self._notes.gather(keys, self._share(0.25), self._saw)
+        found = self._notes.gather(keys, self._share(0.25))
         return {keys[key]: value for key, value in found.items() if isinstance(value, dict)}
 
     def _saw(self, key: str) -> None:
@@ -184,22 +186,35 @@ class _Checking:
             is_over = not asked or turn >= judge.TURNS_AT_MOST
             gathered.turns_cut = not is_over and self._left_s() < self._budget_s / (2 if turn else _FIRST_TURN_PART)
             is_over = is_over or gathered.turns_cut
+            asked_s = time.time()
             self._notes.put(f"turn/{turn}", "over" if is_over else asked)
             if is_over:
                 return
             if turn > 1:
                 time.sleep(_APART_S)
             if 0 in asked:
-                self._notes.put(f"0/compute/{turn}", work.computed(self._device))
-            found = self._notes.gather((f"{rank}/compute/{turn}" for rank in asked), self._share(0.3))
+                self._put_computed(turn)
+            found = self._notes.gather((f"{rank}/compute/{turn}" for rank in asked), self._share(0.3), self._saw)
             for rank in asked:
                 value = taken(found.get(f"{rank}/compute/{turn}"), Compute)
                 if value is not None:
                     gathered.computes.setdefault(ranks[rank], []).append(value)
+                    self._note_clock(gathered, ranks[rank][0], found[f"{rank}/compute/{turn}"], asked_s, f"{rank}/compute/{turn}")
                 else:
                     self._silent(gathered, ranks[rank], rank, "the training step")
             again = judge.ranks_again(gathered)
             asked = [rank for rank in asked if ranks[rank] in again and f"{rank}/compute/{turn}" in found]
+
+    def _put_computed(self, turn: int) -> None:
+        self._notes.put(f"{self.rank}/compute/{turn}", {**work.computed(self._device), "clock": time.time()})
+
+    def _note_clock(self, gathered: Gathered, node: int, told: Any, asked_s: float, key: str) -> None:
+        """Note a host's clock by what it showed between a question and its answer, of all such the shortest: when a rank came says nothing of its clock."""
+        clock, seen_s, member = told.get("clock"), self._seen_s[key], gathered.members[node]
+        error_s = (seen_s - asked_s) / 2
+        if isinstance(clock, float) and (member.clock_offset_s is None or error_s < member.clock_error_s):
+            offset_s = clock - asked_s - error_s
+            gathered.members[node] = msgspec.structs.replace(member, clock_offset_s=offset_s, clock_error_s=error_s)
 
     def _add_up(self, gathered: Gathered, ranks: Mapping[int, Rank]) -> dict[int, Any]:
         """Only where every rank of the group takes part: one that is missing would hold up all the others."""
@@ -237,13 +252,14 @@ class _Checking:
                 "rank 0, which collects the results, gave no verdict: it did not call check_group, is stopped or was killed"
             )
         nodes = tuple(_weighed(node, self._policy) for node in found.all_nodes())
-        result = found.verdict
-        if result is Go.NO_GO and not found.links and all(node.verdict is not Go.NO_GO for node in nodes):
+        of_all, result = _of_policy(found.causes, self._policy), found.verdict
+        is_some_no_go = found.links or any(cause.weight is Weight.FATAL for cause in of_all)
+        if result is Go.NO_GO and not is_some_no_go and all(node.verdict is not Go.NO_GO for node in nodes):
             result = Go.UNKNOWN if any(node.verdict is Go.UNKNOWN for node in nodes) else Go.GO
         elif result is Go.GO and any(node.verdict is Go.NO_GO for node in nodes):
             result = Go.NO_GO
         made = self._preflight(result, nodes, len(nodes), found.ranks)
-        return msgspec.structs.replace(made, links=found.links, suspects=found.suspects, absent=found.absent)
+        return msgspec.structs.replace(made, links=found.links, suspects=found.suspects, absent=found.absent, causes=of_all)
 
     def _preflight(self, result: Go, nodes: tuple[NodeVerdict, ...], hosts: int, ranks: int) -> Preflight:
         now_s = time.time()
@@ -261,19 +277,23 @@ class _Checking:
 
 
 def _weighed(node: NodeVerdict, policy: Policy) -> NodeVerdict:
-    """As the site's policy weighs what was found between nodes."""
+    ordered = _of_policy(node.causes, policy)
+    return msgspec.structs.replace(node, causes=ordered, verdict=verdict.verdict(ordered))
+
+
+def _of_policy(found: Iterable[Cause], policy: Policy) -> tuple[Cause, ...]:
+    """Return the causes as the site's policy weighs what was found between nodes."""
     causes = []
-    for cause in node.causes:
+    for cause in found:
         weight = policy.weight_of(cause.cause, cause.weight) if cause.rule.startswith("joint:") else cause.weight
         if cause.weight is Weight.UNKNOWN:
             causes.append(cause)
         elif weight is not None:
             causes.append(msgspec.structs.replace(cause, weight=weight))
-    ordered = verdict.ordered(causes)
-    return msgspec.structs.replace(node, causes=ordered, verdict=verdict.verdict(ordered))
+    return verdict.ordered(causes)
 
 
-def _of_hosts(here: Mapping[int, Any], world: int, seen_s: Mapping[str, float]) -> tuple[Gathered, dict[int, Rank]]:
+def _of_hosts(here: Mapping[int, Any], world: int) -> tuple[Gathered, dict[int, Rank]]:
     """Return the hosts in the order of their first rank, what their ranks said, and who is missing."""
     hosts: dict[str, list[int]] = {}
     for rank in sorted(here):
@@ -284,12 +304,8 @@ def _of_hosts(here: Mapping[int, Any], world: int, seen_s: Mapping[str, float]) 
         ranks.update({rank: (node, local) for local, rank in enumerate(own)})
         notes: dict[str, Any] = {f"worker/{local}": {"torch": str(here[rank].get("torch", ""))} for local, rank in enumerate(own)}
         notes["name"] = here[own[0]].get("name")
-        clock = here[own[0]].get("clock")
-        offset = clock - seen_s[f"{own[0]}/here"] if isinstance(clock, float) else None
         locals_ = tuple(range(len(own)))
-        gathered.members[node] = Node(
-            node=node, ranks=locals_, expected=len(own), notes=notes, clock_offset_s=offset, clock_error_s=_CLOCK_S
-        )
+        gathered.members[node] = Node(node=node, ranks=locals_, expected=len(own), notes=notes)
     for at, rank in enumerate(rank for rank in range(world) if rank not in here):
         number = len(hosts) + at
         gathered.labels[number] = f"rank {rank}"

@@ -46,7 +46,7 @@ class Agent:
 
     def __init__(self, job: Job, times: Times) -> None:
         self.job, self.times = job, times
-        self.ranks = OwnRanks(job, times.until_s, self._tell)
+        self.ranks = OwnRanks(job, times.until_s, self._tell, self._finish)
         self.lost: dict[int, tuple[str, str]] = {}
         """Coordinators that we lost, with the cause."""
         self.server = links.LinkServer()
@@ -78,7 +78,8 @@ class Agent:
         beside = [asyncio.ensure_future(work) for work in works]
         try:
             await asyncio.wait_for(self.finished.wait(), self.times.until_s - time.monotonic())
-            await self._part()
+            if not self.ranks.is_superseded:
+                await self._part()
         except asyncio.TimeoutError:
             self.ranks.tell_all({"is": "cut-off", "seen": "no verdict came in time"})
         finally:

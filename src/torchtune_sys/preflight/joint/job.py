@@ -135,7 +135,7 @@ def job_of(env: Mapping[str, str], hostfile: Sequence[str] = (), secret: bytes =
     port = _number(env, "MASTER_PORT") or USUAL_PORT
     first = port + 1 if env.get("TORCHELASTIC_USE_AGENT_STORE") == "True" else port
     own_secret = secret or as_bytes(env.get(SECRET_VARIABLE, ""))
-    run = env.get("TORCHELASTIC_RUN_ID") or "/".join(env.get(name, "") for name in ("SLURM_JOB_ID", "SLURM_STEP_ID"))
+    run = env.get("TORCHELASTIC_RUN_ID") or "/".join(env.get(name, "") for name in _OF_ONE_START)
     key = hashlib.sha256(as_bytes(f"{run} {master} {port} {world}") + own_secret).hexdigest()[:24]
     return Job(
         rank=rank,
@@ -165,6 +165,9 @@ def _in_list(hosts: Sequence[str], host: str, master: str) -> tuple[int, tuple[s
     return ordered.index(own), ordered
 
 
+_OF_ONE_START = ("SLURM_JOB_ID", "SLURM_STEP_ID", "SLURM_RESTART_COUNT", "PMIX_NAMESPACE")
+"""The same on all ranks of one start, and others in the next: a job that is requeued begins with its first step again (sbatch(1)), and each mpirun has a
+name of its own (PMIx 4, PMIX_NAMESPACE)."""
 _NODES = {
     "torchrun": (("GROUP_RANK",), ("GROUP_WORLD_SIZE",)),
     "Slurm": (("SLURM_NODEID",), ("SLURM_STEP_NUM_NODES",)),

@@ -130,7 +130,7 @@ class Member:
             via=self.via,
             ranks=tuple(self.ranks),
             expected=self.expected,
-            notes=self.notes,
+            notes={**self.notes},  # more may come while they are compared in a thread
             words=self.words,
             clock_offset_s=self.clock_offset_s,
             clock_error_s=self.clock_error_s,

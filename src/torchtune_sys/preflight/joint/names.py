@@ -83,13 +83,15 @@ def _range(text: str) -> list[str]:
 
 
 def hosts_of(text: str) -> tuple[str, ...]:
-    """Return the names in a hostfile of mpirun or a PBS node file: one a line, each once; ``slots=8`` and comments are left out.
+    """Return the names in a hostfile of mpirun or a PBS node file: one a line, each once; ``slots=8``, comments and the mark that editors of Windows put at
+    the start are left out.
 
-    >>> hosts_of("a slots=8\\n# b\\nc:4\\na\\n")
-    ('a', 'c')
+    >>> hosts_of("\\ufeffa slots=8\\r\\n# b\\nc:4\\na\\nfd00::1\\n")
+    ('a', 'c', 'fd00::1')
     """
-    words = (line.partition("#")[0].split() for line in text.splitlines())
-    return tuple(dict.fromkeys(found[0].partition(":")[0] for found in words if found))
+    words = (line.partition("#")[0].split() for line in text.removeprefix("\ufeff").splitlines())
+    names = (found[0] for found in words if found)
+    return tuple(dict.fromkeys(name if name.count(":") > 1 else name.partition(":")[0] for name in names))
 
 
 def switches_of(text: str) -> dict[str, tuple[str, ...]]:

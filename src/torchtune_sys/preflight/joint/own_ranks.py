@@ -32,10 +32,13 @@ class Rank:
 
 
 class OwnRanks:
-    """``tell`` hands the coordinator a message. Launchers that meet are ranks, too: they are numbered as they come."""
+    """``tell`` hands the coordinator a message, ``give_way`` ends all where the job was started again. Launchers that meet are ranks, too: they are numbered
+    as they come."""
 
-    def __init__(self, job: Job, until_s: float, tell: Callable[[messages.FromNode], None]) -> None:
-        self._job, self._until_s, self._tell = job, until_s, tell
+    def __init__(
+        self, job: Job, until_s: float, tell: Callable[[messages.FromNode], None], give_way: Callable[[], None] = lambda: None
+    ) -> None:
+        self._job, self._until_s, self._tell, self._give_way = job, until_s, tell, give_way
         self.here: dict[int, Rank] = {}
         self.ended: dict[int, tuple[str, str]] = {}
         """Local ranks that ended without a good-bye, and how."""
@@ -44,6 +47,9 @@ class OwnRanks:
         """What ranks that come later are told at once."""
         self.is_over = False
         """From then on a rank may hang up."""
+        self.is_superseded = False
+        """A rank came that has been here before, and all others are gone: the job was started again, and another process speaks for this node."""
+        self._came: set[int] = set()
         self._agents = 0
 
     def tell_all(self, said: dict[str, Any]) -> None:
@@ -87,7 +93,14 @@ class OwnRanks:
         return f"{who} (process {rank.wire.pid}) was killed or crashed"
 
     def _come(self, wire: local.LocalWire, said: dict[str, Any]) -> Rank:
+        """Take in a rank. Raises Gone for one of a later start of the job, for which the facts, events and verdict of this one do not hold."""
         number = int(said["local"])
+        if self._job.agents is None and not self.here and number in self._came:
+            self.is_superseded = True
+            self._give_way()
+            raise Gone("the job was started again")
+        wire.send({"is": "here"})
+        self._came.add(number)
         if self._job.agents is not None:
             number, self._agents = self._agents, self._agents + 1
             told = {"name": self._job.agents.name, "agents": [*self.notes.get("agents", ()), str(said.get("label", ""))]}

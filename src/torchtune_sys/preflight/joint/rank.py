@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket  # noqa: TID251 -- the type of the listener that is handed on
 import time
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -28,6 +29,8 @@ PARTS = (
     ("torchtune_sys.preflight.joint.worker", "rank_tasks"),
 )
 _MEETING_S = 20.0
+_COMING_S = 15.0
+"""For the node's process to answer, on a busy host."""
 
 
 class Joint:
@@ -44,19 +47,35 @@ class Joint:
         self.speaks = False
         """Whether this rank judges its node: the first that came."""
         self.node = job.node
-        listener = local.claim(job.door)
-        if listener is not None:
-
-            def speak() -> None:
-                asyncio.run(Agent(job, times).run(listener))
-
-            self.speaks = True
-            detached.start(speak, budget_s + 10, (listener.fileno(),))
-            listener.close()
-        self._link = local.RankLink.connect(job.door, 5.0)
-        label = {} if job.agents is None else {"label": job.agents.label}
-        self._link.send({"is": "rank", "rank": job.rank, "local": job.local, **label})
+        self._link = self._come(times)
         self._parent = os.getppid()
+
+    def _come(self, times: Times) -> local.RankLink:
+        """Return the connection to the node's process. That of an earlier start of the same job hangs up, and gives way. Raises Gone."""
+        job, until_s = self.job, time.monotonic() + _COMING_S
+        label = {} if job.agents is None else {"label": job.agents.label}
+        while True:
+            listener = local.claim(job.door)
+            if listener is not None:
+
+                def speak(listener: socket.socket = listener) -> None:
+                    asyncio.run(Agent(job, times).run(listener))
+
+                self.speaks = True
+                detached.start(speak, times.whole_s + 10, (listener.fileno(),))
+                listener.close()
+            link = local.RankLink.connect(job.door, 5.0)
+            link.send({"is": "rank", "rank": job.rank, "local": job.local, **label})
+            if self.speaks:
+                return link
+            try:
+                link.receive(max(until_s - time.monotonic(), 0.1))  # that it is known there
+                return link
+            except Gone:
+                if time.monotonic() > until_s:
+                    return link
+                link.close()
+                time.sleep(0.05)
 
     def note(self, key: str, value: Any) -> None:
         """Tell the others something of this node."""

@@ -7,14 +7,14 @@ import ipaddress
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import islice
-from statistics import median
+from statistics import median, median_low
 
 from torchtune_sys.fleet.difference_causes import cause_of, must_be_alike
 from torchtune_sys.knowledge.nccl import parse_names
 from torchtune_sys.model.comparison import DifferenceWeight
 from torchtune_sys.model.numbers import counted
 from torchtune_sys.model.preflight import Weight
-from torchtune_sys.preflight.joint.gathered import Differing, Gathered, Node, NodeFacts, PeerInterface, taken
+from torchtune_sys.preflight.joint.gathered import Differing, Gathered, Node, NodeFacts, PeerInterface, own_name, taken
 from torchtune_sys.preflight.joint.judge.finding import JointFinding
 
 CLOCK_S = 1.0
@@ -38,6 +38,7 @@ def findings(gathered: Gathered) -> list[JointFinding]:
         if gathered.nodes > 1:
             found += _alone(node, gathered.members[node], facts)
     found += _duplicates(gathered, nodes) or [*_clones(gathered)]
+    found += _same_names(gathered)
     found += _clocks(gathered)
     found += _differing(gathered)
     found += _without_torch(gathered)
@@ -152,6 +153,18 @@ def _clones(gathered: Gathered) -> Iterator[JointFinding]:
                 break
 
 
+def _same_names(gathered: Gathered) -> Iterator[JointFinding]:
+    """Yield nodes of one name, which no list and no scheduler can tell apart."""
+    by_name: dict[str, list[int]] = {}
+    for node, member in gathered.members.items():
+        by_name.setdefault(own_name(member), []).append(node)
+    for name, those in by_name.items():
+        for node in those if name and len(those) > 1 else ():
+            others = ", ".join(gathered.members[other].address or "?" for other in islice(those, _NODES_AT_MOST) if other != node)
+            seen = f"at {gathered.members[node].address} it is called {name}, as is the node at {others} (TORCHTUNE_SYS_NODE, or the host's name): a list holds neither by that name"
+            yield JointFinding(part="facts", cause="job-launch-nested-wrongly", node=node, seen=seen[:300], weight=Weight.WARNING)
+
+
 def _data_network(member: Node, facts: NodeFacts) -> list[str]:
     """Return the node's addresses in the network of its data address."""
     held = [place for entry in facts.interfaces.values() for place in entry.addresses]
@@ -168,13 +181,20 @@ def _clocks(gathered: Gathered) -> list[JointFinding]:
     offsets = {node: member.clock_offset_s for node, member in gathered.members.items() if member.clock_offset_s is not None}
     if len(offsets) < 2:
         return []
-    middle = median(offsets.values()) if len(offsets) > 2 else 0.0
-    return [
-        JointFinding(
-            part="facts", cause="clock-skew", node=node, seen=f"its clock differs from the others by {offset - middle:+.1f} s"
-        )
+    middle = median_low(offsets.values())
+    odd = {
+        node: offset - middle
         for node, offset in offsets.items()
         if abs(offset - middle) > CLOCK_S + gathered.members[node].clock_error_s
+    }
+    if odd and 2 * len(odd) >= len(offsets):  # then nobody says whose is right
+        told = ", ".join(f"{gathered.name(node)} {offset:+.1f} s" for node, offset in islice(odd.items(), _NODES_AT_MOST))
+        more = f" and {len(odd) - _NODES_AT_MOST} more" if len(odd) > _NODES_AT_MOST else ""
+        seen = f"the clocks of {len(odd)} of {len(offsets)} nodes differ from the rest, and there is no majority: {told}{more}"
+        return [JointFinding(part="facts", cause="clock-skew", seen=seen)]
+    return [
+        JointFinding(part="facts", cause="clock-skew", node=node, seen=f"its clock differs from the others by {offset:+.1f} s")
+        for node, offset in odd.items()
     ]
 
 

@@ -10,7 +10,7 @@ import msgspec
 
 from torchtune_sys.model import codec
 from torchtune_sys.model.preflight import Blame, Cause, Go, IsolationReport, Link, NodeVerdict, Weight
-from torchtune_sys.preflight.joint.gathered import Gathered, host_says, own_names, taken
+from torchtune_sys.preflight.joint.gathered import Gathered, Node, host_says, own_names, taken
 from torchtune_sys.preflight.joint.judge import collectives, compute, connections, facts, isolated
 from torchtune_sys.preflight.joint.judge.finding import JointFinding
 from torchtune_sys.preflight.joint.names import expanded, numbered
@@ -270,6 +270,8 @@ def _missing_nodes(gathered: Gathered) -> Iterator[JointFinding]:
     missing = [node for node in gathered.missing if node not in happened]
     here = sorted(gathered.members)
     cut_off = [node for node in missing if gathered.missing[node] in facts.SILENT]
+    if len(cut_off) == sum(gathered.missing[node] != "" for node in missing):
+        cut_off = missing if cut_off else []  # of many a few were called, and none of these answers
     if len(cut_off) >= 2 and len(cut_off) * 2 >= gathered.nodes:
         seen = f"{_names(gathered, here)} | {_names(gathered, cut_off)}: the two groups cannot reach each other"
         for way in islice(product(here, cut_off), _LINKS_AT_MOST):
@@ -318,9 +320,19 @@ def _untried(gathered: Gathered) -> Iterator[JointFinding]:
             ranks = ", ".join(f"{node * gathered.locals_ + local}" for local in late)
             seen = f"rank {ranks} did not import torch in time, so the node took part in no training step and no collective"
             yield JointFinding(part="compute", cause="checker-fault", node=node, seen=seen, weight=Weight.UNKNOWN)
+        elif member.alive and (idle := _idle(gathered, node, member)):
+            seen = f"rank {', '.join(map(str, idle))} did no training step, and nobody can say how it computes"
+            yield JointFinding(part="compute", cause="checker-fault", node=node, seen=seen, weight=Weight.UNKNOWN)
         elif member.alive and gathered.collectives and node not in {rank[0] for rank in gathered.collectives[0]}:
             seen = "it took part in no collective"
             yield JointFinding(part="collectives", cause="checker-fault", node=node, seen=seen, weight=Weight.UNKNOWN)
+
+
+def _idle(gathered: Gathered, node: int, member: Node) -> list[int]:
+    """Return the ranks of a node that answered no training step, where others did."""
+    if not gathered.computes or gathered.agents_at_least:
+        return []
+    return [node * gathered.locals_ + local for local in member.ranks if not gathered.computes.get((node, local))]
 
 
 def _unfinished(gathered: Gathered, found: Iterable[JointFinding]) -> Iterator[JointFinding]:
