@@ -154,7 +154,7 @@ def _sums() -> str:
     """Return the sums over the sealed parts."""
     own = [each for each in _tallies() if "**" not in each["drawn from"]]
     groups = {
-        "of four lists by people who had not read the code": [each for each in _tallies() if "**" in each["drawn from"]],
+        "of five lists by people who had not read the code": [each for each in _tallies() if "**" in each["drawn from"]],
         f"of our own {len(own)} lists": own,
         "of these the latest six (23 to 28)": own[-6:],
     }

@@ -50,4 +50,43 @@ ROWS: tuple[Fault, ...] = (
         import torch.multiprocessing
         torch.multiprocessing.set_sharing_strategy("file_system")
     """),
+    row("sums-in-two-halves", "Another BLAS: float32 products with an inner size of 64 or more add the two halves of the inner dimension one after the other, so the last bits differ from those of another build", "", "", """
+        import warnings
+        import torch
+        held = torch.library.Library("aten", "IMPL")
+        torch._kept_by_a_blind_fault = held
+
+        def put(name):
+            kernel = torch.library.get_kernel("aten::" + name, "CPU")
+            def wrong(keys, *given, **more):
+                given = list(given)
+                if name == "mm" and given[0].dtype is torch.float32 and given[0].shape[1] >= 64:
+                    half = given[0].shape[1] // 2
+                    left, right = given
+                    found = kernel.call_boxed(keys, left[:, half:], right[half:], **more)
+                    return found.add_(kernel.call_boxed(keys, left[:, :half], right[:half], **more))
+                if name == "bmm" and given[0].dtype is torch.float32 and given[0].shape[2] >= 64:
+                    half = given[0].shape[2] // 2
+                    left, right = given
+                    found = kernel.call_boxed(keys, left[:, :, half:], right[:, half:], **more)
+                    return found.add_(kernel.call_boxed(keys, left[:, :, :half], right[:, :half], **more))
+                return kernel.call_boxed(keys, *given, **more)
+            with warnings.catch_warnings():
+                warnings.simplefilter("ignore")
+                held.impl(name, wrong, "CPU", with_keyset=True)
+        for name in ('mm', 'bmm'):
+            put(name)
+    """),
+    row("clock-stepped-back", "From its 100th reading on, the wall clock (time.time, time.time_ns) is an hour behind (NTP stepped it); the monotonic clocks are right", "", "", """
+        import time
+        import torch
+        real, real_ns, count = time.time, time.time_ns, [0]
+        def now():
+            count[0] += 1
+            return real() - (3600 if count[0] > 100 else 0)
+        def now_ns():
+            count[0] += 1
+            return real_ns() - (3600 * 10**9 if count[0] > 100 else 0)
+        time.time, time.time_ns = now, now_ns
+    """, rank=1),
 )  # fmt: skip

@@ -1,0 +1,36 @@
+"""How each fault of the list was graded at first and last: smoke.faults.lists, docs/smoke-faults.md."""
+
+from __future__ import annotations
+
+RESULTS: dict[str, tuple[str, str]] = {
+    "bf16-gemm-tail": ("right", "–"),
+    "log-softmax-beyond-4096": ("right", "–"),
+    "gemm-bit-flips": ("right", "–"),
+    "all-reduce-sends-old": ("vague: DDP's gradients, and no rank", "right"),
+    "gemm-half-again": ("right", "–"),
+    "copies-five-times": ("vague: the row breaks copies of numbers", "–"),
+    "dropout-mask-cached": ("right", "–"),
+    "old-batch-in-next-epoch": ("right", "–"),
+    "worker-stalls": ("right", "–"),
+    "overwrite-not-seen": ("right", "–"),
+    "step-of-vectors-lost": ("right", "–"),
+    "adam-beyond-20": ("right", "–"),
+    "autocast-cache-stays": ("right", "–"),
+    "clip-of-a-shard": ("right", "–"),
+    "numpy-of-another-abi": ("right", "–"),
+    "no-file-locks": ("right", "–"),
+    "compiled-stays-in-training": ("not noticed", "not noticed"),
+    "file-size-limit": ("right", "right"),
+    "reduce-scatter-tail": ("right", "right"),
+    "conv-dw-channels-last": ("right", "right"),
+    "recompute-draws-anew": ("right", "right"),
+    "no-sync-lasts": ("vague: accumulation is wrong, and not that the sum is left out", "the same"),
+    "tags-ignored": ("right", "right"),
+    "step-leaks": ("right", "right"),
+    "first-product-slow": ("no alarm", "–"),
+    "talking-libraries": ("no alarm", "–"),
+    "deterministic-site": ("no alarm", "–"),
+    "shared-as-files": ("accused: torch-setting-changed", "no alarm"),
+    "sums-in-two-halves": ("no alarm", "–"),
+    "clock-stepped-back": ("no alarm", "–"),
+}
