@@ -7,10 +7,10 @@ import re
 import resource
 import signal
 from collections.abc import Collection, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from torchtune_sys.diagnosis.known_words import known
 from torchtune_sys.host.children.endings import ended_by
 from torchtune_sys.host.live_queries.loader import cut_libraries
 from torchtune_sys.host.secrets.filter import brief
@@ -20,6 +20,9 @@ from torchtune_sys.model.smoke import RankEnd
 from torchtune_sys.model.values import known as known_fact
 from torchtune_sys.smoke.watch import RunFailure
 from torchtune_sys.smoke.worker.oom_kills import MORE_MEMORY
+
+if TYPE_CHECKING:
+    from torchtune_sys.diagnosis.known_words import KnownWords
 
 _TEXT_BYTES = 4000
 _LINE = 400
@@ -54,13 +57,19 @@ def of_end(end: RankEnd, stage: str, found: Collection[str], before: Sequence[st
     )
 
 
+def _known_words(text: str, stage: str) -> KnownWords | None:
+    from torchtune_sys.diagnosis.known_words import known  # a tenth of a second, which a host without a fault need not wait
+
+    return known(text, stage)
+
+
 def _sentence(text: str, stage: str) -> str:
     """Of an exception that brings a whole report along (a worker's traceback, a compiler's output), the line that says why."""
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if len(lines) < 2:
         return text.strip()
-    whole = known(text, stage)
-    telling = next((line for line in lines if whole is not None and known(line, stage) == whole), "")
+    whole = _known_words(text, stage)
+    telling = next((line for line in lines if whole is not None and _known_words(line, stage) == whole), "")
     return brief(telling or _last_error(text) or lines[0], _LINE)
 
 
@@ -134,7 +143,7 @@ def is_consequence(end: RankEnd) -> bool:
 def of_text(text: str, stage: str, found: Collection[str], before: Sequence[str] = ()) -> Attribution:
     """Return what an error text stands for; among the causes it may stand for, one that broke an earlier stage (a GPU whose memory is full lets cuBLAS fail in words
     of its own), else the one that the rules found too."""
-    row = known(text, stage)
+    row = _known_words(text, stage)
     if row is None:
         return Attribution()
     again = next((cause for cause in row.causes if cause in before), "")

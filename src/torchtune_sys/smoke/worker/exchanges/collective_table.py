@@ -11,11 +11,10 @@ from typing import Any, Callable, Iterator, List, Tuple
 import torch
 import torch.distributed as dist
 
-from torchtune_sys.smoke.worker.agreement import Fault, bits_of, unlike
-from torchtune_sys.smoke.worker.context import RankContext, StageFailed, differing_elements, gloo_scatters_by_operation
+from torchtune_sys.smoke.worker.agreement import Fault
+from torchtune_sys.smoke.worker.context import RankContext, gloo_scatters_by_operation
 from torchtune_sys.smoke.worker.exchange_names import GATHERS, SCATTERS, named_now
 from torchtune_sys.smoke.worker.exchanges.seldom_exchanges import seldom_exchanges, waits_no_longer
-from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 from torchtune_sys.smoke.worker.measures import waits_for_all
 from torchtune_sys.smoke.worker.rendezvous_store import refuse_strangers
 
@@ -27,7 +26,7 @@ _WIDE_NUMBERS = ("float32", "float64", "int32", "int64")
 _OPS = ("SUM", "AVG", "PRODUCT", "MIN", "MAX", "BAND", "BOR", "BXOR")
 _TAGS = (5, 7)
 _COMING_S = 30.0
-_EXCHANGES_A_PART, _LONG_TEXT = 20, 200000
+_LONG_TEXT = 200000
 Compared = Callable[[str, torch.Tensor, torch.Tensor], List[Fault]]
 Tried = Callable[[Callable[[], object]], bool]
 
@@ -368,33 +367,3 @@ def holds_all(here: RankContext, name: str, wait: Callable[[], object], last: in
     if waits_for_all(here.store, "all are at %s" % name, here.rank == last, waited):
         return []
     return [("collective-wrong", "%s: a rank went on before rank %d had come" % (name, last))]
-
-
-def repeated_exchanges(here: RankContext) -> List[Fault]:
-    """Repeat one exchange of random numbers, whose sum is rounded: return what each leaves behind, and where a sum differs from the first one, or has other bits than on
-    rank 0. NVLink's switches add up in another order each time, and all ranks get the same (NCCL's issue 1497): on GPUs what one rounding may change is no fault."""
-    count = 1 << (17 if here.kind == "cuda" else 15)  # what is kept of each is more than what is left to the allocators
-    own = torch.rand(count, generator=torch.Generator().manual_seed(31 + here.rank)).to(here.device)
-    held = torch.empty_like(own)
-    wrong: List[int] = []
-    firsts: List[torch.Tensor] = []
-    rounded = (
-        0.0 if here.kind == "cpu" else here.world**2 * torch.finfo(own.dtype).eps
-    )  # so many additions, to sums up to so much
-
-    def exchanged() -> None:
-        dist.barrier()
-        dist.all_reduce(held.copy_(own))
-        firsts[:] = firsts or [held.clone()]
-        wrong.append(differing_elements((held - firsts[0]).abs() <= rounded, True))
-
-    kept: List[Fault] = []
-    try:
-        keeps_nothing_of(here, "exchanges", exchanged, _EXCHANGES_A_PART)
-    except StageFailed as found:
-        kept = [(found.cause, found.seen)]
-    if any(wrong):
-        words = "%d of %d all_reduces of the same numbers give another sum than the first, in up to %d elements"
-        kept.append(("collective-wrong", words % (sum(one > 0 for one in wrong), len(wrong), max(wrong))))
-    what = "all_reduce of %d random float32: the sums' bits" % count
-    return kept + unlike(here, "collective-wrong", what, {"": bits_of(firsts)})  # all ranks ask, whatever one of them saw

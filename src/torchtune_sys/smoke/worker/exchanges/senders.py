@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import functools
-from typing import Any, Callable, Dict, List, Tuple
+from typing import Any, Callable, Dict, List, Set, Tuple
 
 import torch
 import torch.distributed as dist
 
-from torchtune_sys.smoke.worker.agreement import Fault, tell_all
-from torchtune_sys.smoke.worker.context import RankContext, small_integers
+from torchtune_sys.smoke.worker.agreement import Fault, bits_of, tell_all, unlike
+from torchtune_sys.smoke.worker.context import RankContext, StageFailed, differing_elements, small_integers
 from torchtune_sys.smoke.worker.exchange_names import GATHERS, SCATTERS, named_now
+from torchtune_sys.smoke.worker.growth import keeps_nothing_of
 
 _MOST_RANKS_ASKED = 16
 _COUNTS_ALONE = (3, 1000, (1 << 20) + 5)
 _COUNT_SENT = 65537
+_EXCHANGES_A_PART, _STALE_OFF = 20, 1e-5
 
 
 def senders_named(here: RankContext, faults: List[Fault]) -> List[Fault]:
@@ -119,3 +121,49 @@ def _wrong_on_the_way(here: RankContext) -> str:
 
 def _numbered(ranks: Any) -> str:
     return ", ".join(map(str, sorted(ranks)))
+
+
+def repeated_exchanges(here: RankContext) -> List[Fault]:
+    """Repeat one exchange of random numbers, whose sum is rounded, with the other sign each time: return what each leaves behind, and where a sum differs from the first one, or has other bits than
+    on rank 0; and who gave what it had given before. NVLink's switches add up in another order each time, and all ranks get the same (NCCL's issue 1497): on GPUs what one rounding may change is
+    no fault."""
+    count = 1 << (17 if here.kind == "cuda" else 15)  # what is kept of each is more than what is left to the allocators
+    own = _drawn_for(here.rank, count).to(here.device)
+    held = torch.empty_like(own)
+    wrong: List[int] = []
+    firsts: List[torch.Tensor] = []
+    stale: Set[int] = set()
+    rounded = (
+        0.0 if here.kind == "cpu" else here.world**2 * torch.finfo(own.dtype).eps
+    )  # so many additions, to sums up to so much
+
+    def exchanged() -> None:
+        sign = 1 - 2 * (len(wrong) % 2)
+        dist.barrier()
+        dist.all_reduce(held.copy_(own).mul_(sign))
+        firsts[:] = firsts or [held.clone()]
+        off = held.mul_(sign) - firsts[0]
+        wrong.append(differing_elements(off.abs() <= rounded, True))
+        if wrong[-1]:
+            stale.update(rank for rank in range(here.world) if _is_twice(off.cpu(), _drawn_for(rank, count)))
+
+    kept: List[Fault] = []
+    try:
+        keeps_nothing_of(here, "exchanges", exchanged, _EXCHANGES_A_PART)
+    except StageFailed as found:
+        kept = [(found.cause, found.seen)]
+    if any(wrong):
+        words = "%d of %d all_reduces of the same numbers, with the other sign each time, give another sum than the first, in up to %d elements%s"
+        who = "; rank %s gives in these what it gave the time before" % _numbered(stale) if stale else ""
+        kept.append(("collective-wrong", words % (sum(one > 0 for one in wrong), len(wrong), max(wrong), who)))
+    what = "all_reduce of %d random float32: the sums' bits" % count
+    return kept + unlike(here, "collective-wrong", what, {"": bits_of(firsts)})  # all ranks ask, whatever one of them saw
+
+
+def _drawn_for(rank: int, count: int) -> torch.Tensor:
+    return torch.rand(count, generator=torch.Generator().manual_seed(31 + rank))
+
+
+def _is_twice(off: torch.Tensor, given: torch.Tensor) -> bool:
+    """Tell whether a sum is off by what a rank gives with its other sign."""
+    return float((off + 2 * given).abs().max()) < _STALE_OFF

@@ -371,5 +371,5 @@ def _modules() -> Iterator[Operator]:
 
 
 def _moved(module: nn.Module) -> Any:
-    """Return what calls a copy: weights that the graph of an earlier call holds cannot be swapped."""
-    return lambda given: copy.deepcopy(module).to(given.device, given.dtype)(given)
+    """Return what calls a copy, where it has weights: those that the graph of an earlier call holds cannot be swapped."""
+    return (lambda given: copy.deepcopy(module).to(given.device, given.dtype)(given)) if [*module.parameters()] else module

@@ -275,8 +275,9 @@ def _resumes(here: RankContext, optimizer: str, folder: str) -> int:
     held = torch.load(path, map_location="cpu", weights_only=True)
     wanted_losses = through.train(_BEFORE, _AFTER)
     wanted = through.state()
-    _replaces(path, held, wanted)
-    _can_be_mapped(path, held)  # before training goes on: an optimizer trains on with the very tensors that it is given
+    if optimizer == "AdamW":  # once: it is the file that is asked, whatever the optimizer
+        _replaces(path, held, wanted)
+        _can_be_mapped(path, held)  # before training goes on: an optimizer trains on with the very tensors that it is given
     resumed = Training(here, 5, optimizer)  # another seed: whatever is not restored differs
     saved = copy.deepcopy(held)
     resumed.restore(held)

@@ -25,7 +25,6 @@ from torchtune_sys.smoke.worker.exchanges.collective_table import (
     each_is_right,
     holds_all,
     objects_arrive,
-    repeated_exchanges,
 )
 from torchtune_sys.smoke.worker.exchanges.punctuality import (
     always_late,
@@ -35,7 +34,7 @@ from torchtune_sys.smoke.worker.exchanges.punctuality import (
     slowest,
     timed_once,
 )
-from torchtune_sys.smoke.worker.exchanges.senders import senders_named
+from torchtune_sys.smoke.worker.exchanges.senders import repeated_exchanges, senders_named
 from torchtune_sys.smoke.worker.interfaces import lost_on_the_way, unanswered
 from torchtune_sys.smoke.worker.measures import patience
 

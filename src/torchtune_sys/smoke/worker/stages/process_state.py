@@ -346,7 +346,6 @@ def _settings() -> Iterator[_Setting]:
         _starts_processes_by,
         multiprocessing.get_all_start_methods()[0],
     )
-    yield "how tensors are shared (set_sharing_strategy)", _sharing, "file_descriptor"
     yield "autocast before anybody asks for it", _autocast, False
     yield "a mode that sees every function of torch (TorchFunctionMode)", _function_modes, 0
     yield "a mode that sees every operation of torch (TorchDispatchMode)", _dispatch_modes, 0
@@ -360,10 +359,6 @@ def _enabled(name: str) -> Callable[[], Any]:
 def _starts_processes_by() -> Any:
     """Return what somebody chose, else the usual one, which comes first: each worker of a DataLoader that is spawned imports torch, and its data set must be pickled."""
     return multiprocessing.get_start_method(allow_none=True) or multiprocessing.get_all_start_methods()[0]
-
-
-def _sharing() -> Any:
-    return torch.multiprocessing.get_sharing_strategy() if sys.platform == "linux" else "file_descriptor"
 
 
 def _autocast() -> Any:

@@ -37,6 +37,8 @@ from torchtune_sys.smoke.worker.starting import loopback_echo
 
 _LEAST_ROUNDS, _MOST_ROUNDS = {QUICK: 3, DEFAULT: 5, THOROUGH: 5}, 12
 """Whoever looks slow is measured again, all ranks at once: what others on the host take from a rank passes, what is wrong with it stays."""
+_FIRST_SHARE = 3
+"""With ``--quick`` the first rounds take this part of the samples: whoever looks slow in these is measured by all of them in the next ones."""
 _PATIENCE_WITH_ONE_S, _PATIENCE_WITH_ALL_S = 0.5, 20.0
 """After so long a gauge takes no more samples, and there are no more rounds: what is ten or a hundred times slower is told, not waited for."""
 _FEWEST_SAMPLES = 3
@@ -106,8 +108,9 @@ def ranks_keep_pace(here: RankContext) -> None:
         began = time.monotonic()
         for turn in range(_MOST_ROUNDS):
             looks.append([])
+            part = _FIRST_SHARE if here.level == QUICK and turn < _LEAST_ROUNDS[QUICK] else 1
             with turns.of_round(turn) as cpu:
-                took = {gauge: _quickest(here, gauge, looks[-1]) for gauge in gauges}
+                took = {gauge: _quickest(here, gauge, looks[-1], part) for gauge in gauges}
                 off = repeated.again(_REPEATED_A_ROUND) or off
                 stolen = stolen_s()
                 held_back.append(spells.held_back())
@@ -330,12 +333,13 @@ def _start_and_end() -> None:
     os.waitpid(child, 0)
 
 
-def _quickest(here: RankContext, gauge: Gauge, looks: List[float]) -> float:
-    """Seconds of the quickest of many: short enough that some are not interrupted, also where several processes share a core. A look at products follows what computes."""
+def _quickest(here: RankContext, gauge: Gauge, looks: List[float], part: int = 1) -> float:
+    """Seconds of the quickest of many, of which one in ``part`` is taken: short enough that some are not interrupted, also where several processes share a core. A look at products follows what
+    computes."""
     gauge.work()
     here.synchronize()
     best, began = float("inf"), time.perf_counter()
-    for number in range(gauge.samples):
+    for number in range(-(-gauge.samples // part)):
         if number >= _FEWEST_SAMPLES and time.perf_counter() - began > _PATIENCE_WITH_ONE_S:
             break
         started = time.perf_counter()
