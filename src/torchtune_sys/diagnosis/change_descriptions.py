@@ -64,7 +64,7 @@ _SURE = pattern(
     r"|^# \[(?:Feature(?: [Rr]equest)?|FEATURE(?: REQUEST)?|RFC|FEA|(?:Enhancement )?Proposal|Enhancement)\] ?:? ?\S|^# (?i:check|guard|validate) .{2,80} before \w+ing\b"
     r"|^Similar to (?:the (?:fix|change|PR) in )?(?:https://github\.com/\S{1,80}/pull/|#)\d"
     r"|^(?:[-*] )?(?:Add(?:s|ed)?|Clarif(?:y|ies|ied)|Document(?:s|ed)?|Extend(?:s|ed)?|Updat(?:e|es|ed)) (?:(?:an?|the|some|more) )?(?:[\w-]+ )?(?:tips?|notes?|docs|documentation|sections?|warnings?|paragraphs?|FAQ(?: entr(?:y|ies))?|README|user guide)\b(?: (?:about|on|to|for|that|in|how|when)\b|[.,:;]|$)"
-    r"|^(?:This )?(?:[Ff]ixes|[Cc]loses|[Rr]esolves|[Aa]ddresses|[Pp]artially (?:fixes|addresses|closes)|[Rr]everts|[Bb]ackports?(?: of)?) (?:https://github\.com/[\w.-]{1,40}/[\w.-]{1,60}/(?:issues|pull)/\d+|(?:[\w.-]{1,40}/[\w.-]{1,60})?#\d+)"
+    r"|(?:^|[.!] )(?:This )?(?:[Ff]ixes|[Cc]loses|[Rr]esolves|[Aa]ddresses|[Pp]artially (?:fixes|addresses|closes)|[Rr]everts|[Bb]ackports?(?: of)?) (?:https://github\.com/[\w.-]{1,40}/[\w.-]{1,60}/(?:issues|pull)/\d+|(?:[\w.-]{1,40}/[\w.-]{1,60})?#\d+)"
     r"|^(?:\W{0,6})PR (?:[Tt]ypes?|[Cc]hanges|[Cc]ategory|[Dd]ocs)\b|(?:这个|本|该|此|这次) ?PR\b|(?:この|本) ?PR\b|이 ?PR\b|^\[(?:[Cc]herry-?[Pp]ick|[Bb]ackport)\b[^\]\n]{0,24}\] ?\S"
     r"|^Stack from \[?ghstack|^(?:PR|MR|[Pp]ull [Rr]equest|[Mm]erge [Rr]equest)(?: ?[#!]\d{1,6})? ?: ?\S"
 )
