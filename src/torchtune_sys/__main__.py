@@ -47,6 +47,9 @@ def _run() -> None:
     from torchtune_sys.host.isolation import isolate
 
     isolate()
+    from torchtune_sys.host import own_modules
+
+    own_modules.find()
     import gc
 
     gc.disable()  # a run is over before a collection would pay for itself

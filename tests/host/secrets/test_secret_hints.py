@@ -17,12 +17,12 @@ NAME = st.from_regex(re.compile(words.NAMES, re.ASCII), fullmatch=True)
 
 
 @pytest.mark.sampled(12)
-@pytest.mark.parametrize("shape", [shape for shape, _ in words.SHAPES])
-def test_each_shape_holds_a_word_that_is_looked_for(shape: str) -> None:
+@pytest.mark.parametrize(("shape", "looked_for"), [(shape, held) for shape, held, _ in words.SHAPES])
+def test_each_shape_holds_a_word_that_is_looked_for(shape: str, looked_for: tuple[str, ...]) -> None:
     @settings(max_examples=20, deadline=None, database=None)
     @given(st.from_regex(re.compile(shape, re.ASCII), fullmatch=True))
     def holds(token: str) -> None:
-        assert secrets._has(secrets._lowered(token), words.IN_TOKENS)
+        assert secrets._has(secrets._lowered(token), looked_for)
 
     holds()
 
@@ -112,13 +112,12 @@ def test_the_kernel_s_setting_is_no_cookie() -> None:
 USUAL = [
     "# Uncomment the next line to enable TCP/IP SYN cookies\n# See http://lwn.net/Articles/277146/\n# Note: this value may cause\n"
     "#net.ipv4.tcp_syncookies=1\n# Magic system request Key\n# 0=disable, 1=enable all, >1 bitmask of sysrq functions\n",
-    '{\n  "runs": [\n   {\n    "stragglers/a pass back/ms": 0.5875219994777581,\n',
 ]
 
 
 @pytest.mark.parametrize("text", USUAL)
 def test_what_each_host_has_compiles_nothing(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Debian's sysctl.conf and the proof of a smoke test cost each check a tenth of its time."""
+    """Debian's sysctl.conf cost each check a tenth of its time."""
     with monkeypatch.context() as patched:
         patched.setattr(secrets, "_forms", lambda: pytest.fail("the forms of secrets were imported"))
         for name in ("_KEYED", "_YAML"):
