@@ -162,6 +162,28 @@ def test_attributes_of_compiled_modules_are_to_be_followed_where_torch_says_so(g
     assert said.startswith("compiled-differs a compiled model goes on with what its rate was" if guarded else "all right")
 
 
+KEEPS_ITS_MODE = """
+import functools
+real = torch.compile
+def compile(model, **more):
+    called, first = real(model, **more), []
+    @functools.wraps(called)
+    def keeps(*given):
+        first.append(model.training)
+        mode, model.training = model.training, first[0]
+        found = called(*given)
+        model.training = mode
+        return found
+    return keeps
+torch.compile = compile
+"""
+
+
+def test_a_compiled_model_that_keeps_the_mode_of_its_first_call_is_told() -> None:
+    said = _said("default", KEEPS_ITS_MODE, TABLES.replace("    %s\nexcept", "    guards_hold(here)\nexcept"))
+    assert said.startswith("compiled-differs a compiled model goes on with what its training was")
+
+
 def test_a_checkpoint_that_a_full_disk_left_empty_is_no_error_of_who_reads_it(tmp_path: Path) -> None:
     (tmp_path / "read-by-0.pt").touch()
     read = f"_read_checkpoint({str(tmp_path / 'read-by-0.pt')!r})"

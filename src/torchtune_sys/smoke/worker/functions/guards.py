@@ -11,7 +11,7 @@ from torchtune_sys.smoke.worker.context import RankContext, StageFailed
 
 
 class _Settings(nn.Module):
-    """Goes by numbers, flags and lists of Python, its own and given ones, and by the size of what it is given."""
+    """Goes by numbers, flags and lists of Python, its own and given ones, by whether it trains, and by the size of what it is given."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -21,6 +21,8 @@ class _Settings(nn.Module):
         found = given * self.rate + self.shifts[-1] + len(self.shifts) + given.shape[0]
         if self.noisy:
             found = found + 16
+        if self.training:
+            found = found * 32
         if flag:
             found = -found
         return found
@@ -30,11 +32,12 @@ _CHANGES: Tuple[Tuple[str, Any], ...] = (
     ("rate", 0.25),
     ("noisy", True),
     ("shifts", [1.0, 2.0, 4.0]),
+    ("training", True),
 )
 
 
 def guards_hold(here: RankContext) -> None:
-    """Check that a compiled model follows the numbers, flags, lists and sizes that it goes by. Only traced, without a compiler: that takes a twentieth of a second for each.
+    """Check that a compiled model follows the numbers, flags, lists, sizes and the mode (train, eval) that it goes by. Only traced, without a compiler: that takes a twentieth of a second for each.
     Where torch says that it takes a module's attributes for constant, as the first ones with a compiler do (https://github.com/pytorch/pytorch/issues/124717), arguments alone are tried.
     Raises StageFailed."""
     settings = _Settings().eval()
