@@ -67,7 +67,7 @@ def judged(options: Mapping[str, Any], place: str) -> Preflight:
         causes += standard_level.causes_that_count(seen, policy, hook=place in HOOKS)
     name = context.node_name(env, _host_name(seen)) if not options["from_"] else _host_name(seen)
     node = NodeVerdict(node=name, verdict=verdict.verdict(causes), causes=verdict.ordered(causes))
-    node = _within_limit(node, options, context.partition(env))
+    node = _within_limit(node, options, context.partition(env)) if joint is None else node
     time_, epoch_s = now()
     found = Preflight(
         version=__version__,
@@ -97,7 +97,10 @@ def _joint(options: Mapping[str, Any], env: Mapping[str, str], budget_s: float) 
         return None
     from torchtune_sys.cli import joint_run  # 190 ms
 
-    return joint_run.begin(options, env, budget_s)
+    joint = joint_run.begin(options, env, budget_s)
+    if joint is not None and options["drain_state"]:
+        tell("--drain-state has no effect: the verdict is that of all nodes of the job, and drains none")
+    return joint
 
 
 def _of_rules(
