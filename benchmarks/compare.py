@@ -80,7 +80,7 @@ def written(folder: Path, count: int, planted: dict[int, tuple[str, Any]]) -> in
             document = made[number % MADE]
             document["volatile"] = {
                 "host": f"node-{number:05d}",
-                "epoch_s": chance.uniform(1e9, 2e9),
+                "epoch_s": chance.uniform(1.9e9, 1.9e9 + 3600),
                 "time": "x",
                 "findings": {},
             }

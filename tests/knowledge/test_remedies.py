@@ -20,7 +20,7 @@ COLUMNS = {
 VERBS = """
     activate add allow ask blacklist boot bring build call cast catch change check compare compile conda cool copy correct create define delete detach
     disable do download drain empty enable end enrol exclude export find fix free git give have ignore import install ip keep kill leave let link list load look
-    loosen make map match mend modprobe mount move name open pad pass pip plug point power-cycle print put raise read reach reboot rebuild reduce reinstall
+    loosen make map match mend modprobe mount move name open pad pass pin pip plug point power-cycle print put raise read reach reboot rebuild reduce reinstall
     remove rename replace report reseat reset restart rmmod run rustup see select set start stop submit sudo switch synchronise sysctl
     systemctl take test try turn ulimit uninstall unset update use wait wsl write
 """

@@ -148,21 +148,21 @@ _OOM_SCORE = "/proc/self/oom_score_adj"
 @contextlib.contextmanager
 def _spared_as_others_are() -> Iterator[None]:
     """Start a child without our score, which a unit (OOMScoreAdjust=) or slurmd may have made so low (it is the child's, too) that the kernel kills whatever else first (proc(5), oom_score_adj)."""
-    before = ""
-    with contextlib.suppress(OSError), open(_OOM_SCORE, encoding="ascii") as file:
+    before = b""
+    with contextlib.suppress(OSError), open(_OOM_SCORE, "rb") as file:
         before = file.read().strip()
-    if not before.startswith("-"):
+    if not before.startswith(b"-"):
         yield
         return
-    _set_oom_score("0")
+    _set_oom_score(b"0")
     try:
         yield
     finally:
         _set_oom_score(before)
 
 
-def _set_oom_score(score: str) -> None:
-    with contextlib.suppress(OSError), open(_OOM_SCORE, "w", encoding="ascii") as file:
+def _set_oom_score(score: bytes) -> None:
+    with contextlib.suppress(OSError), open(_OOM_SCORE, "wb", buffering=0) as file:
         file.write(score)
 
 

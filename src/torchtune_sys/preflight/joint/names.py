@@ -89,7 +89,7 @@ def hosts_of(text: str) -> tuple[str, ...]:
     >>> hosts_of("\\ufeffa slots=8\\r\\n# b\\nc:4\\na\\nfd00::1\\n")
     ('a', 'c', 'fd00::1')
     """
-    words = (line.partition("#")[0].split() for line in text.removeprefix("\ufeff").splitlines())
+    words = (line.partition("#")[0].split() for line in text.encode("utf-8", "replace").decode("utf-8-sig").splitlines())
     names = (found[0] for found in words if found)
     return tuple(dict.fromkeys(name if name.count(":") > 1 else name.partition(":")[0] for name in names))
 
