@@ -248,14 +248,17 @@ def _without_ended(symptoms: list[Symptom], errors_but_for: _Errors) -> list[Sym
 
 def _without_own_doing(symptoms: list[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> list[Symptom]:
     """Return the symptoms; that a job or a rank was ended tells nothing where somebody says that he ended it."""
-    ended = [each for each in symptoms if any(one.cause in taken_back.OF_ONESELF for one in each.candidates)]
-    by_oneself = {source for source in {each.source for each in ended} if taken_back.is_by_oneself(_prose(lines)[source])}
+    ended = {each.source for each in symptoms if _was_ended(each)}
+    said = _prose({source: lines[source] for source in ended})
+    by_oneself = {source for source in ended if taken_back.is_by_oneself(said[source])}
     return [
-        replace(each, candidates=(), consequence=True)
-        if each.source in by_oneself and any(one.cause in taken_back.OF_ONESELF for one in each.candidates)
-        else each
+        replace(each, candidates=(), consequence=True) if each.source in by_oneself and _was_ended(each) else each
         for each in symptoms
     ]
+
+
+def _was_ended(symptom: Symptom) -> bool:
+    return any(one.cause in taken_back.OF_ONESELF for one in symptom.candidates)
 
 
 def _prose(lines: Mapping[str, Sequence[LogLine]]) -> Mapping[str, Sequence[LogLine]]:
