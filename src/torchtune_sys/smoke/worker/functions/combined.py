@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from typing import Any, Callable, Iterable, Iterator, List, Tuple
+from typing import Any, Callable, Iterable, Iterator, List, Optional, Tuple
 
 import torch
 from torch import nn
@@ -19,6 +19,13 @@ _LENGTHS = (1, 3, 2)
 _EXPERTS, _CHOSEN = 3, 2
 
 
+def beside_what_is_right(name: str, found: torch.Tensor, wanted: torch.Tensor, wrong: Optional[torch.Tensor]) -> str:
+    """Return words on six numbers of a row and on those that are right, from the first six that hold a wrong one on."""
+    at = int(wrong.int().argmax()) // 6 * 6 if wrong is not None else 0
+    shown = [" ".join("%g" % one for one in each[at : at + 6].tolist()) for each in (found, wanted)]
+    return "%s: %s, where %s is right" % (name, *shown)
+
+
 def answers_are_right(answers: Iterable[Answer], cause: str) -> None:
     """Raise StageFailed for the first that is not."""
     for name, found, right in answers:
@@ -26,9 +33,9 @@ def answers_are_right(answers: Iterable[Answer], cause: str) -> None:
         wanted = torch.as_tensor(right).cpu().double()
         values, wanted = values.flatten(), wanted.flatten()
         if not torch.equal(values, wanted):
-            at = int((values != wanted).int().argmax()) // 6 * 6 if values.numel() == wanted.numel() else 0
-            shown = [" ".join("%g" % one for one in each[at : at + 6].tolist()) for each in (values, wanted)]
-            raise StageFailed(cause, "%s: %s, where %s is right" % (name, *shown))
+            raise StageFailed(
+                cause, beside_what_is_right(name, values, wanted, values != wanted if len(values) == len(wanted) else None)
+            )
 
 
 def combined_steps_are_right(here: RankContext) -> None:

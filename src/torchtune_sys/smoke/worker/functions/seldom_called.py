@@ -12,6 +12,7 @@ from torch.nn import functional
 from torch.nn.utils import prune, rnn
 
 from torchtune_sys.smoke.worker.context import RankContext, StageFailed
+from torchtune_sys.smoke.worker.functions.combined import beside_what_is_right
 from torchtune_sys.smoke.worker.functions.inputs import distinct
 from torchtune_sys.smoke.worker.functions.known_answers import numbers_of
 from torchtune_sys.smoke.worker.functions.seldom_answers import (
@@ -65,11 +66,11 @@ def seldom_calls_are_right(here: RankContext) -> None:
                     if not is_lacking(error):
                         raise
                     continue
-                if found.shape != wanted.shape or not bool(
-                    ((found - wanted).abs() <= _OFF_KNOWN * wanted.abs().clamp(min=1)).all()
-                ):
-                    shown = [" ".join("%g" % one for one in each.tolist()[:6]) for each in (found, wanted)]
-                    raise StageFailed(cause, "%s: %s, where %s is right" % (name, *shown))
+                wrong = None
+                if found.shape == wanted.shape:
+                    wrong = ~((found - wanted).abs() <= _OFF_KNOWN * wanted.abs().clamp(min=1))
+                if wrong is None or bool(wrong.any()):
+                    raise StageFailed(cause, beside_what_is_right(name, found, wanted, wrong))
 
 
 def _fractional_ends(share: float, size: int, parts: int) -> List[float]:
