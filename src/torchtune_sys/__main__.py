@@ -44,9 +44,10 @@ def _run() -> None:
 
     if _signal.getsignal(_signal.SIGINT) is _signal.default_int_handler:  # else it is ignored, as for a job in the background
         _signal.signal(_signal.SIGINT, _signal.SIG_DFL)
-    from torchtune_sys.host.isolation import isolate
+    from torchtune_sys.host.isolation import hear_of_children, isolate
 
     isolate()
+    hear_of_children()
     from torchtune_sys.host import own_modules
 
     own_modules.find()

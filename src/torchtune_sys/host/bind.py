@@ -10,6 +10,7 @@ import signal
 from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
+from torchtune_sys.host.isolation import leave_children_unheard
 from torchtune_sys.model.cpuset import CpuSet
 
 if TYPE_CHECKING:
@@ -107,4 +108,5 @@ def become(program: tuple[str, ...], env: dict[str, str]) -> NoReturn:
     """Replace this process by ``program``, with the signals that Python ignores (SIGPIPE) at their defaults again. Raises OSError."""
     for number in (signal.SIGPIPE, signal.SIGXFSZ):
         signal.signal(number, signal.SIG_DFL)
+    leave_children_unheard()
     os.execvpe(program[0], program, env)

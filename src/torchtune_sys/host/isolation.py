@@ -43,6 +43,8 @@ _NEEDED = "click"
 
 session_path: "list[str]" = []
 """sys.path as Python made it for this session."""
+session_status: "list[str]" = []
+"""/proc/self/status as the session handed it down, where that was changed since."""
 
 
 def session() -> "dict[str, str]":
@@ -53,6 +55,27 @@ def session() -> "dict[str, str]":
         if own.startswith(_STEERING):
             env[own] = value
     return env
+
+
+def hear_of_children() -> None:
+    """Hear how children end also where the session ignores SIGCHLD: the kernel forgets that then, and each seems to have ended well (wait(2), NOTES)."""
+    import _signal  # type: ignore[import-not-found]
+
+    if _signal.getsignal(_signal.SIGCHLD) == _signal.SIG_IGN:
+        try:
+            with open("/proc/self/status", encoding="utf-8", errors="replace") as file:
+                session_status.append(file.read())
+        except OSError:
+            session_status.append("")
+        _signal.signal(_signal.SIGCHLD, _signal.SIG_DFL)
+
+
+def leave_children_unheard() -> None:
+    """Take that back for a program that takes this one's place."""
+    import signal
+
+    if session_status:
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
 
 
 def isolate() -> None:

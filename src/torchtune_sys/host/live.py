@@ -12,14 +12,18 @@ from typing import Any, TypeVar
 
 from torchtune_sys.host import queries, trust
 from torchtune_sys.host.base import TEXT_LIMIT, Host, Output, Space, Stat, missing_from
-from torchtune_sys.host.isolation import session
+from torchtune_sys.host.isolation import session, session_status
 from torchtune_sys.host.mounted import mount_table
+from torchtune_sys.host.regular import READING, NotRegular, open_regular
 from torchtune_sys.host.remote import Remotes
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
 _T = TypeVar("_T")
-_KERNEL_S = ("/proc/", "/sys/", "/dev/")
+_STATUS = "/proc/self/status"
+_KERNEL_S = ("/proc/", "/sys/")
+_LEADS_OUT = frozenset(("..", "root", "cwd", "exe", "fd", "map_files"))
+"""Of these the last five are links of a process's to whatever it has (proc(5)); users name paths, too."""
 _TEXT_IN_ALL = 64 << 20
 """Bytes of memory for what files say, without the kernel's: who owns an environment may lay out any number of files of 4 MiB."""
 _AT_ONCE = frozenset((queries.AFFINITY, queries.RLIMITS, queries.UNAME, queries.CWD, queries.TODAY, queries.GLIBC))
@@ -53,8 +57,8 @@ class LiveHost(Host):
         return self._texts[path]
 
     def _read(self, path: str) -> Fact[str]:
-        if path.startswith(_KERNEL_S):
-            return read_text(path, path)
+        if _is_kernel_s(path):
+            return session_status[0] if path == _STATUS and session_status else read_text(path, path)
         if self._text_left <= 0:
             return Missing(Why.UNPARSED, path, f"files of more than {_TEXT_IN_ALL >> 20} MiB were read before it")
         found = self._read_as_lent(path)
@@ -88,7 +92,7 @@ class LiveHost(Host):
         return self._look(path, lambda: self._listed(path))
 
     def _listed(self, path: str) -> Fact[tuple[str, ...]]:
-        if os.geteuid() != 0 or path.startswith(_KERNEL_S):
+        if os.geteuid() != 0 or _is_kernel_s(path):
             return tuple(sorted(os.listdir(path)))
         user = self._decided_by(path)
         handle = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NONBLOCK | os.O_CLOEXEC)
@@ -151,7 +155,7 @@ class LiveHost(Host):
         return timeout_s if self._deadline is None else min(timeout_s, self._deadline - time.monotonic())
 
     def _look(self, path: str, look: Callable[[], Fact[_T]]) -> Fact[_T]:
-        if not path.startswith(_KERNEL_S):
+        if not _is_kernel_s(path):
             refusal = self._remote().refuse(path)
             if refusal is not None:
                 return refusal
@@ -186,6 +190,15 @@ class LiveHost(Host):
             return self._remotes
 
 
+def _is_kernel_s(path: str) -> bool:
+    """Return whether the kernel alone decides what lies there.
+
+    >>> _is_kernel_s("/proc/self/status"), _is_kernel_s("/proc/self/root/etc/shadow"), _is_kernel_s("/sys/../etc/shadow")
+    (True, False, False)
+    """
+    return path.startswith(_KERNEL_S) and _LEADS_OUT.isdisjoint(path.split("/"))
+
+
 def _cut_short(found: Fact[_T]) -> Fact[_T]:
     """Return what did not end because the whole look was about to, and may have needed only more time."""
     if isinstance(found, Missing) and found.why is Why.TIMEOUT and not found.remedy:
@@ -194,14 +207,21 @@ def _cut_short(found: Fact[_T]) -> Fact[_T]:
 
 
 def read_text(real_path: str, name: str, flags: int = 0, *, lent: tuple[int, ...] = ()) -> Fact[str]:
-    """Read a regular file of at most TEXT_LIMIT bytes; never blocks on a FIFO or a device. ``lent``: only what these users may read, too, who
+    """Read a regular file of at most TEXT_LIMIT bytes; never opens a FIFO or a device. ``lent``: only what these users may read, too, who
     decide what lies there: a link of theirs to a file of root's would put that into a recording."""
     try:
-        handle = os.open(real_path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | flags)
+        handle = os.open(real_path, READING | flags) if _is_kernel_s(real_path) else open_regular(real_path, flags)
+    except NotRegular as error:
+        return Missing(Why.FAILED, name, error.strerror)
     except OSError as error:
         return missing_from(error, name)
     except ValueError:
         return Missing(Why.ABSENT, name, "no file can have this name")  # a NUL byte in it
+    return text_of(handle, name, lent)
+
+
+def text_of(handle: int, name: str, lent: tuple[int, ...] = ()) -> Fact[str]:
+    """Return what an open file holds, and close it."""
     try:
         if not modes.S_ISREG(os.fstat(handle).st_mode):
             return Missing(Why.FAILED, name, "not a regular file")

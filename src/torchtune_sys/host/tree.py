@@ -6,6 +6,7 @@ Every path and every symbolic link is resolved inside the tree, absolute links t
 from __future__ import annotations
 
 import abc
+import contextlib
 import errno
 import os
 import stat as modes
@@ -15,7 +16,9 @@ from typing import Any, TypeVar
 
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host.base import Host, Output, Space, Stat, follow, missing_from
-from torchtune_sys.host.live import as_space, as_stat, read_text
+from torchtune_sys.host.input.reading import refuse_lent
+from torchtune_sys.host.live import as_space, as_stat, text_of
+from torchtune_sys.host.regular import NotRegular, held_below, identity_of, opened
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -126,30 +129,56 @@ class TreeHost(Host):
 class FolderStore(TreeStore):
     """Files below a real directory."""
 
-    def __init__(self, root: str) -> None:
-        self._root = os.path.realpath(root).rstrip("/")
+    def __init__(self, root: str, prefix: str = "") -> None:
+        """``prefix``: where below ``root`` they lie. Raises UnreadableInput."""
+        self._root, self._prefix = os.path.realpath(root), prefix
+        handle = os.open(self._root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            if os.geteuid() == 0:
+                refuse_lent(root, handle)
+            self._identity = identity_of(handle)
+        finally:
+            os.close(handle)
         self._targets: dict[str, str | None] = {}
 
     def target(self, place: str) -> str | None:
         if place not in self._targets:
             try:
-                self._targets[place] = os.readlink(self._root + place)
+                with self._held(place) as held:
+                    self._targets[place] = os.readlink("", dir_fd=held)
             except (OSError, ValueError):
                 self._targets[place] = None
         return self._targets[place]
 
     def text(self, place: str) -> Fact[str]:
-        return read_text(self._root + place, place, flags=os.O_NOFOLLOW)
+        def read(held: int) -> Fact[str]:
+            try:
+                return text_of(opened(held, place), place)
+            except NotRegular as error:
+                return Missing(Why.FAILED, place, error.strerror)
+
+        return self._look(place, read)
 
     def names(self, place: str) -> Fact[tuple[str, ...]]:
-        try:
-            return tuple(sorted(os.listdir(self._root + place)))
-        except (OSError, ValueError) as error:
-            return _refusal(error, place)
+        def listed(held: int) -> tuple[str, ...]:
+            handle = os.open(".", os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC, dir_fd=held)
+            try:
+                return tuple(sorted(os.listdir(handle)))
+            finally:
+                os.close(handle)
+
+        return self._look(place, listed)
 
     def stat(self, place: str) -> Fact[Stat]:
+        return self._look(place, lambda held: as_stat(os.fstat(held)))
+
+    def _held(self, place: str) -> contextlib.AbstractContextManager[int]:
+        return held_below(self._root, self._prefix + place, self._identity)
+
+    def _look(self, place: str, look: Callable[[int], Fact[_T]]) -> Fact[_T]:
         try:
-            return as_stat(os.lstat(self._root + place))
+            with self._held(place) as held:
+                return look(held)
         except (OSError, ValueError) as error:
             return _refusal(error, place)
 
@@ -158,10 +187,7 @@ class MountedStore(FolderStore):
     """As FolderStore, where the directory is a mounted system: its free space is the host's own."""
 
     def space(self, place: str) -> Fact[Space]:
-        try:
-            return as_space(os.statvfs(self._root + place))
-        except (OSError, ValueError) as error:
-            return _refusal(error, place)
+        return self._look(place, lambda held: as_space(os.fstatvfs(held)))
 
 
 def below(root: str) -> TreeHost:
@@ -188,7 +214,7 @@ def folder(path: str) -> TreeHost:
     prefix = find_prefix(store, path)
     name = os.path.basename(path.rstrip("/")) or path
     running = _is_of_kernel(f"{path}{prefix}/proc")
-    return TreeHost(FolderStore(path + prefix), called(name, prefix), lambda _place: Why.NOT_RECORDED, is_running=running)
+    return TreeHost(FolderStore(path, prefix), called(name, prefix), lambda _place: Why.NOT_RECORDED, is_running=running)
 
 
 def called(name: str, prefix: str) -> str:

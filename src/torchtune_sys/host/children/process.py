@@ -25,6 +25,7 @@ from torchtune_sys.host.children import orphans
 from torchtune_sys.host.children.child_environment import for_tools
 from torchtune_sys.host.children.endings import all_ended, status_of
 from torchtune_sys.host.children.programs import found_on
+from torchtune_sys.host.isolation import leave_children_unheard, session_status
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -92,12 +93,13 @@ def start(
     data: str | int | None = None,
     user: Account | None = None,
     keep: tuple[int, ...] = (),
+    is_training: bool = False,
 ) -> subprocess.Popen[bytes] | Missing:
     """Start a child that :func:`end_all` ends with us; its caller reads its pipes, ends it and forgets it.
 
     ``env`` is the one for programs of the system where it is not given, ``data`` the child's standard input, or a descriptor of it. ``user`` is who it is
     started as, with that user's groups and none of ours; what it executes, its directory and its environment are for the caller to choose.
-    It inherits the descriptors ``keep``.
+    It inherits the descriptors ``keep``. ``is_training``: it is to have what a session's own training would have of signals.
     """
     env = for_tools() if env is None else env
     child: subprocess.Popen[bytes] | Missing | None = None
@@ -107,7 +109,7 @@ def start(
                 orphans.adopt(True)
             if user is not None:
                 _as_whom.add(user.uid)
-            child = _start(argv, " ".join(argv[:3]), into, env, cwd, user, keep)
+            child = _start(argv, " ".join(argv[:3]), into, env, cwd, user, keep, is_training=is_training)
             if not isinstance(child, Missing):
                 _running.add(child)
                 if user is not None:
@@ -198,6 +200,8 @@ def _start(
     cwd: str,
     user: Account | None,
     keep: tuple[int, ...],
+    *,
+    is_training: bool,
 ) -> subprocess.Popen[bytes] | Missing:
     if argv[0] in _held:
         return _is_held(name)
@@ -221,6 +225,7 @@ def _start(
             user=uid,
             group=gid,
             extra_groups=groups,
+            preexec_fn=leave_children_unheard if is_training and session_status else None,
         )
 
     try:

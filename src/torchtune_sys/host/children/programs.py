@@ -6,6 +6,7 @@ import os
 import stat
 
 from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.host.regular import open_regular
 from torchtune_sys.host.trust import Decision, distrust, steps
 
 _LINE = 256
@@ -77,9 +78,9 @@ def interpreters(path: str) -> tuple[str, ...]:
 def _first_line(path: str, seen: Decision) -> list[str]:
     try:
         steps(path, seen)  # root opens nothing for which a user's program would answer
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = open_regular(path)
         try:
-            start = os.read(handle, _LINE) if stat.S_ISREG(os.fstat(handle).st_mode) else b""
+            start = os.read(handle, _LINE)
         finally:
             os.close(handle)
     except OSError:

@@ -97,7 +97,7 @@ class RankProcesses:
         self._listener.listen(_WAITING)
         self._listener.setblocking(False)
         self._selector.register(self._listener, selectors.EVENT_READ)
-        found = process.start(argv, env=env, cwd=cwd, keep=keep, user=self._user)
+        found = process.start(argv, env=env, cwd=cwd, keep=keep, user=self._user, is_training=True)
         if isinstance(found, Missing):
             self.failure = found
             return

@@ -14,6 +14,7 @@ from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.host import trust
 from torchtune_sys.host.input.limits import FILE_LIMIT, STREAM_LIMIT, TIMEOUT_S
 from torchtune_sys.host.input.sparse import PlainFile
+from torchtune_sys.host.regular import reopened
 
 STANDARD_INPUT = "standard input"
 PIECE = 1 << 20
@@ -197,28 +198,43 @@ def display_name(path: str) -> str:
 
 
 def _handle(path: str, plain: bool) -> int:
-    flags = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY | (os.O_NOFOLLOW if plain else 0)
     try:
-        handle = os.dup(0) if path == "-" and not plain else os.open(path, flags)
+        if path == "-" and not plain:
+            return _no_device(os.dup(0), path)
+        held = os.open(path, os.O_PATH | os.O_CLOEXEC | (os.O_NOFOLLOW if plain else 0))
     except OSError as error:
-        if plain and error.errno == errno.ELOOP:
-            raise UnreadableInput(f"{path}: is a symbolic link", "put the file itself there") from None
         raise _unreadable(path, error) from None
     try:
-        kind = os.fstat(handle).st_mode
+        kind = os.fstat(held).st_mode
+        if plain and modes.S_ISLNK(kind):
+            raise UnreadableInput(f"{path}: is a symbolic link", "put the file itself there")
         if plain and not modes.S_ISREG(kind):
             raise UnreadableInput(f"{path}: is not a regular file", "give a file")
-        if modes.S_ISBLK(kind) or (modes.S_ISCHR(kind) and path != "-" and not os.isatty(handle)):
-            raise UnreadableInput(f"{path}: is a device", "give a file")
-        if path != "-" and os.geteuid() == 0:
-            _refuse_lent(path, handle)
+        if os.geteuid() == 0 and not modes.S_ISREG(kind):  # before it is opened, which may act
+            refuse_lent(path, held)
+        handle = _no_device(reopened(held, path), path)
+    except OSError as error:
+        raise _unreadable(path, error) from None
+    finally:
+        os.close(held)
+    try:
+        if os.geteuid() == 0:
+            refuse_lent(path, handle)
     except BaseException:
         os.close(handle)
         raise
     return handle
 
 
-def _refuse_lent(path: str, handle: int) -> None:
+def _no_device(handle: int, path: str) -> int:
+    kind = os.fstat(handle).st_mode
+    if modes.S_ISBLK(kind) or (modes.S_ISCHR(kind) and path != "-" and not os.isatty(handle)):
+        os.close(handle)
+        raise UnreadableInput(f"{path}: is a device", "give a file")
+    return handle
+
+
+def refuse_lent(path: str, handle: int) -> None:
     """As root: what a user's link, or a second name for a file, leads to must be what that user may read, too; its lines would be told, or
     stand in a bundle for others. Raises UnreadableInput."""
     from torchtune_sys.host.live import may_read
@@ -234,7 +250,9 @@ def _refuse_lent(path: str, handle: int) -> None:
         return
     system = trust.system_users()
     links = [info.st_uid for _, info in passed if modes.S_ISLNK(info.st_mode)]
-    owners = links if os.fstat(handle).st_nlink <= 1 and real == _end_of(passed) else [info.st_uid for _, info in passed]
+    info = os.fstat(handle)
+    one_name = info.st_nlink <= 1 or modes.S_ISDIR(info.st_mode)
+    owners = links if one_name and real == _end_of(passed) else [info.st_uid for _, info in passed]
     for uid in owners:
         if uid not in system and not may_read(uid, handle):
             raise UnreadableInput(

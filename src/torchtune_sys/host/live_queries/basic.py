@@ -11,6 +11,7 @@ from collections.abc import Callable
 from typing import Any
 
 from torchtune_sys.host.base import missing_from
+from torchtune_sys.host.regular import open_regular
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
@@ -110,7 +111,7 @@ def first_files(directory: str, _timeout_s: float) -> Fact[list[int]]:
 def _begins_with(path: str, start: bytes) -> bool:
     """Return whether a file does; one that was exchanged for a pipe meanwhile holds nobody up."""
     with contextlib.suppress(OSError):
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+        handle = open_regular(path)
         try:
             return os.read(handle, len(start)) == start
         finally:

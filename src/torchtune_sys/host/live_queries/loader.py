@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import os
-import stat as modes
 from typing import Any
 
 import msgspec
 
 from torchtune_sys.formats import elf
 from torchtune_sys.host.base import missing_from
+from torchtune_sys.host.regular import NotRegular, open_regular
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.values import Missing, Why
 
@@ -34,14 +34,14 @@ _CACHE_LIMIT = 16 << 20
 def dynamic(path: str, _timeout_s: float) -> Fact[Any]:
     """Return the fields of ``model.elf.Elf``; UNPARSED for what is not an ELF file."""
     try:
-        handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY)
+        handle = open_regular(path)
+    except NotRegular as error:
+        return Missing(Why.FAILED, path, error.strerror)
     except OSError as error:
         return missing_from(error, path)
     except ValueError:
         return Missing(Why.ABSENT, path, "no file can have this name")
     try:
-        if not modes.S_ISREG(os.fstat(handle).st_mode):
-            return Missing(Why.FAILED, path, "not a regular file")
         found = elf.parse_elf(lambda offset, size: os.pread(handle, size, offset))
         return msgspec.to_builtins(found)
     except OSError as error:
@@ -62,7 +62,7 @@ def cut_libraries(folder: str, _timeout_s: float) -> Fact[Any]:
         with os.scandir(folder) as entries:
             names = sorted(entry.name for entry in entries if ".so" in entry.name and entry.is_file(follow_symlinks=False))
         for name in names[:_MOST_LIBRARIES]:
-            with open(os.path.join(folder, name), "rb") as file:
+            with open(open_regular(os.path.join(folder, name), os.O_NOFOLLOW), "rb") as file:
                 size, least = os.fstat(file.fileno()).st_size, elf.least_size(file.read(4096))
             if size < least:
                 found.append([name, size, least])
