@@ -1,4 +1,4 @@
-"""Ranks that a barrier counts as absent, and launches in a Slurm script that start too many or too few."""
+"""Ranks that a barrier counts as absent, launches in a Slurm script that start too many or too few, and machines of one place."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from torchtune_sys.diagnosis.diagnose import diagnose
 from torchtune_sys.host.input.collection import collected
-from torchtune_sys.model.diagnosis import Diagnosis
+from torchtune_sys.model.diagnosis import Confidence, Diagnosis
 
 
 def of(tmp_path: Path, text: str) -> Diagnosis:
@@ -175,3 +175,49 @@ def test_ranks_that_do_not_come_while_the_others_stand_are_counted(tmp_path: Pat
 )
 def test_a_start_that_nothing_speaks_against_is_left_alone(tmp_path: Path, text: str) -> None:
     assert of(tmp_path, text).causes == ()
+
+
+def config(rank: int, master: str, machines: int = 2) -> str:
+    return f"machine_rank: {rank}\nmain_process_ip: {master}\nnum_machines: {machines}\n"
+
+
+_JOINED = "torch.distributed.DistStoreError: Timed out after 901 seconds waiting for clients. 1/2 clients joined.\n"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        _JOINED + config(0, "10.4.0.5") + config(0, "10.4.0.6"),
+        "it hangs\na$ torchrun --nnodes=2 --node_rank=0 --master_addr=10.4.0.5 train.py\nb$ torchrun --nnodes=2 --node-rank 0 --master-addr 10.4.0.6 train.py\n",
+    ],
+)
+def test_machines_that_all_have_one_place_and_wait_for_themselves_miss_the_others(tmp_path: Path, text: str) -> None:
+    found = of(tmp_path, text)
+    assert found.causes[0].cause == "ranks-missing"
+    assert found.causes[0].confidence is Confidence.LIKELY
+    assert found.causes[0].fix[0].startswith("give the machines the places 0 to 1")
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        config(0, "10.4.0.5") + config(0, "10.4.0.6"),
+        _JOINED + config(0, "10.4.0.5") + config(1, "10.4.0.5"),
+        _JOINED + config(0, "10.4.0.5"),
+        _JOINED + config(0, "10.4.0.5", 3) + config(0, "10.4.0.6", 3),
+    ],
+    ids=["no-failure", "two-places", "one-machine", "another-count"],
+)
+def test_machines_with_places_of_their_own_are_not_blamed(tmp_path: Path, text: str) -> None:
+    assert not [
+        cause for cause in of(tmp_path, text).causes if cause.cause == "ranks-missing" and cause.confidence is Confidence.LIKELY
+    ]
+
+
+def test_a_cause_that_one_rule_found_has_the_title_of_that_rule(tmp_path: Path) -> None:
+    ibstat = "CA 'mlx5_0'\n\tCA type: MT4123\n\tNumber of ports: 1\n\tPort 1:\n\t\tState: Initializing\n\t\tPhysical state: LinkUp\n\t\tRate: 200\n\t\tBase lid: 65535\n\t\tSM lid: 0\n\t\tLink layer: InfiniBand\n"
+    found = of(tmp_path, ibstat)
+    assert [(cause.cause, cause.title) for cause in found.causes] == [
+        ("ib-port-down", "InfiniBand ports have a link, but no subnet manager configures them")
+    ]
+    assert found.causes[0].confidence is Confidence.LIKELY

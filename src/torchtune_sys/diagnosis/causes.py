@@ -60,12 +60,17 @@ _WORTH_ALONE = frozenset(
     )
 )
 """Rules whose warning is of something that does not work, not of how it is set up: it stands for itself where nothing else is told."""
+_DECIDED = frozenset(("ib-subnet-manager-missing",))
+"""Those that leave no other reason open."""
 _GONE = frozenset(("hung-mount", "storage-io-error"))
 _EXPLAINED_BY = {
     "gpu-memory-too-small": frozenset(("hardware-differs-between-nodes",)),
+    "dev-shm-too-small": frozenset(("memory-uncorrected-errors",)),
+    "hung-mount": frozenset(("link-down",)),
     **dict.fromkeys(("checkpoints-not-writable", "compile-cache-not-writable", "download-cache-not-writable"), _GONE),
 }
-"""What another cause explains: the hardware of one node where the nodes' differs, a directory that is not there where its file system is gone."""
+"""What another cause explains: the hardware of one node where the nodes' differs, a directory that is not there where its file system is gone, a page
+(SIGBUS) that the kernel took away, a file server that a broken link does not reach."""
 
 _Placed = tuple[Evidence, LogLine | None]
 """What a rule found, and the line of the text that it quotes."""
@@ -91,6 +96,8 @@ class GatheredCause(msgspec.Struct, kw_only=True):
     fix: list[str] = []
     confirm: str = ""
     rules: list[str] = []
+    titles: list[str] = []
+    """Of the rules that found it in facts, not in a program's words."""
     sources: list[str] = []
 
 
@@ -159,6 +166,7 @@ def _take(finding: GatheredCause, reported: ReportedHost, rule: Rule, items: Seq
     finding.first = min(finding.first, start + line.number if line is not None else 1 << 60)
     finding.by_text |= line is not None
     finding.rules.append(rule.id)
+    finding.titles += [rule.title] if rule.id not in reported.snapshot.said else []
     finding.hosts += [reported.host] if reported.host else []
     for item, place in items:
         text = place.printed if place is not None else f"{item.subject}: {item.seen}"
@@ -177,7 +185,7 @@ def _weight(result: Result, by_text: bool, failure: bool) -> int:
     if result.rule.severity is Severity.ERROR:
         return CERTAIN if result.rule.cause else LIKELY
     if result.rule.id in _WORTH_ALONE:
-        return POSSIBLE
+        return LIKELY if result.rule.id in _DECIDED else POSSIBLE
     return LIKELY if by_text and result.rule.severity is Severity.WARNING and result.rule.cause else 0
 
 
@@ -331,7 +339,7 @@ def _cause(finding: GatheredCause) -> NamedCause:
     return NamedCause(
         cause=finding.cause,
         confidence=_CONFIDENCE[finding.weight],
-        title=row.title if row is not None else _title(finding),
+        title=finding.titles[0] if _is_told_closer(finding) else row.title if row is not None else _title(finding),
         hosts=tuple(dict.fromkeys(finding.hosts)),
         ranks=tuple(sorted(set(finding.absent or finding.ranks))),
         evidence=tuple(dict.fromkeys(finding.quotes))[:_QUOTES],
@@ -340,6 +348,11 @@ def _cause(finding: GatheredCause) -> NamedCause:
         rules=tuple(dict.fromkeys(finding.rules)),
         sources=tuple(dict.fromkeys(finding.sources)),
     )
+
+
+def _is_told_closer(finding: GatheredCause) -> bool:
+    """Whether one rule found it in facts: that rule's title says which of the cause's forms it is."""
+    return len(set(finding.rules)) == 1 == len(set(finding.titles)) and finding.cause not in finding.rules
 
 
 def _title(finding: GatheredCause) -> str:

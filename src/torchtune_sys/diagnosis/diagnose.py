@@ -224,6 +224,7 @@ def _across_sources(lines: Mapping[str, Sequence[LogLine]], dumps: Sequence[Rank
         barriers.symptoms_of,
         batch_scripts.symptoms_of,
         members.symptoms_of,
+        members.places_taken_twice,
         ras.symptoms_of,
         slowness.symptoms_of,
         node_values.symptoms_of,

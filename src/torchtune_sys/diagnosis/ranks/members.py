@@ -1,4 +1,4 @@
-"""Find, in what Lightning says as its processes start, ranks that came twice and ranks that did not come."""
+"""Find ranks that came twice and ranks that did not come: in what Lightning says as its processes start, and in how machines are told their places."""
 
 from __future__ import annotations
 
@@ -49,6 +49,39 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
             yield _symptom(
                 start, how, (("job-launch-nested-wrongly", POSSIBLE), ("ranks-missing", POSSIBLE), ("node-never-came", POSSIBLE))
             )
+
+
+_PLACE = re.compile(
+    r"\b(?P<what>machine_rank|node[_-]rank|num_machines|nnodes|main_process_ip|master[_-]addr)\b[\"']?(?:\s{0,4}[:=]\s{0,4}| )[\"']?(?P<value>[\w.:-]{1,120})"
+)
+"""accelerate's configuration; options of accelerate launch and torchrun."""
+_IN_VAIN = re.compile(r"clients joined|(?i:timed? ?out|still waiting|hangs?\b|\bhung\b|\bstuck\b)")
+
+
+def places_taken_twice(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
+    """Yield where each machine of a job that waits in vain has the place of another one, and itself as the master."""
+    told = [
+        (source, line, found["what"].replace("-", "_"), found["value"])
+        for source, part in lines.items()
+        for line in part
+        for found in _PLACE.finditer(line.text[:_LONGEST])
+    ]
+    ranks = [(source, line, value) for source, line, what, value in told if what in ("machine_rank", "node_rank")]
+    counts = {value for _, _, what, value in told if what in ("num_machines", "nnodes")}
+    masters = {value for _, _, what, value in told if what in ("main_process_ip", "master_addr")}
+    if len(masters) == 1 or {str(len(ranks))} != counts or len({value for *_, value in ranks}) > 1 or len(masters) != len(ranks):
+        return
+    if not any(_IN_VAIN.search(line.text[:_LONGEST]) for part in lines.values() for line in part):
+        return
+    source, line, value = ranks[-1]
+    fix = f"give the machines the places 0 to {len(ranks) - 1}, each another one, and all of them the address of machine 0: each is {value} and waits at its own address"
+    yield Symptom(
+        source=source,
+        line=line,
+        candidates=(Candidate(cause="ranks-missing", weight=LIKELY, fix=fix),),
+        program="accelerate",
+        words="accelerate/commands/launch.py; torch/distributed/run.py: one machine has rank 0, at whose address all others join",
+    )
 
 
 def _last_start(source: str, lines: Sequence[LogLine]) -> _Start | None:

@@ -128,7 +128,7 @@ def docker_may_lose_gpus(s: Snapshot, p: Params) -> Iterator[Evidence]:
     id="cdi-specification-stale",
     title="A CDI specification names the libraries of another driver version",
     severity=Severity.WARNING,
-    cause="nvml-driver-library-mismatch",
+    cause="cdi-specification-stale",
     fix=(Advice(text="generate it again: sudo nvidia-ctk cdi generate --output=FILE (and enable nvidia-cdi-refresh)"),),
 )
 def cdi_specification_stale(s: Snapshot, p: Params) -> Iterator[Evidence]:
