@@ -7,6 +7,7 @@ from pathlib import Path
 from diagnose.test_forms import judged
 
 TEXTS = Path(__file__).with_name("harmless.txt")
+INNOCENTS = Path(__file__).with_name("innocents.txt")
 WARNED = {
     "dataloader-warning": "dataloader-workers-exceed-cpus",
     "nccl-info-ib": "gpudirect-rdma-disabled",
@@ -15,9 +16,31 @@ WARNED = {
 """What the program itself warns of, although the run goes on."""
 
 
-def _texts() -> dict[str, str]:
-    parts = (part.split("\n", 1) for part in f"\n{TEXTS.read_text()}".split("\n@@@ ")[1:])
-    return {heading.split()[0]: body for heading, body in parts}
+def _texts(of: Path = TEXTS) -> dict[str, str]:
+    """Return the texts by their headings, of harmless ones without the label."""
+    parts = (part.split("\n", 1) for part in f"\n{of.read_text()}".split("\n@@@ ")[1:])
+    return {heading.removesuffix(" none"): body for heading, body in parts}
+
+
+def test_what_is_over_expected_or_taught_accuses_nobody_and_its_twins_still_name_the_fault() -> None:
+    for heading, text in _texts(INNOCENTS).items():
+        causes = [each.cause for each in judged(text.encode()).causes]
+        _, _, right = heading.partition(" ")
+        assert causes[0] in right.split("|") if right else causes == [], heading
+
+
+def test_what_came_and_went_often_or_cost_a_job_is_not_over() -> None:
+    down, up = "Jun 08 06:0{}:02 n33 kernel: mlx5_core 0000:41:00.0 eth2: Link {}".format, "nfs: server filer1 OK"
+    flapping = "\n".join(down(2 * at, "down") + "\n" + down(2 * at + 1, "up") for at in range(4))
+    killed = "NAME  READY  STATUS  RESTARTS  AGE\ntrain-0   0/1     OOMKilled   3 (40s ago)   12m\ntrain-0   1/1     Running     4 (5s ago)    13m"
+    nfs = f"nfs: server filer1 not responding, still trying\n{up}"
+    for text, right in (
+        (flapping, "network-link-flapping"),
+        (killed, "host-memory-oom"),
+        (f"{nfs}\nSince then our job is stuck.", "hung-mount"),
+    ):
+        assert [each.cause for each in judged(text.encode()).causes][:1] == [right], text
+    assert not judged(nfs.encode()).causes
 
 
 def test_texts_without_a_fault_name_no_cause() -> None:

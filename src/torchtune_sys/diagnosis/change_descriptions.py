@@ -97,6 +97,14 @@ _RECORD = pattern(
 """The heads of what each release changed: Debian's, GNU's, RPM's, projects' own."""
 _RELEASE = pattern(r"^(?:#{1,4} )\[?(?:[Vv]ersion |[Rr]elease |v)?\d{1,4}\.\d{1,3}(?:\.\d{1,4})?(?:[.-]?[a-z]{1,5}\d{0,3})?\]?$")
 """A heading that is a release's number alone, before the points of what it changed."""
+_OUT = pattern(
+    r"^\W{0,4}(?:\S{1,30} ){1,4}v?\d{1,4}\.\d{1,3}(?:\.\d{1,4})? (?:is (?:out|released|here)|has been released|released|est sortie?|ist da|veröffentlicht)\b"
+)
+_SECTION = pattern(
+    r"(?i)^(?:#{1,6} |\*\*|[*-] )?\W{0,4}(?P<kind>highlights?|(?:bug ?)?fix(?:ed|es)|bugs? fixed|deprecat(?:ed|ions?)|known issues|upgrade notes?|upgrading|breaking(?: changes)?|new(?: features)?|features|added|changed|changes|removed|improvements?|improved|enhancements?|migration notes?"
+    r"|修复|新增|优化|变更|移除|改进|新機能|修正|不具合修正|変更点|behoben|neuerungen|geändert|corrections?|nouveautés|correcciones|novedades|исправлено|добавлено|изменено)\W{0,6}$"
+)
+"""The headings under which a release's notes sort what it changed."""
 _RECORDS = 2
 _POINT = pattern(r"^[-*•] \S")
 """What a release changed, below the head that names it."""
@@ -117,6 +125,8 @@ def is_one(lines: Sequence[LogLine]) -> bool:
     texts = [line.text[:_LONGEST].strip() for line in lines[:_LINES]]
     texts = [text for text in texts if text and not text.startswith(("<", "```"))]
     if sum(map(_names_release, texts)) + _is_bare_release(texts) + _begins_with_release(texts) >= _RECORDS:
+        return True
+    if _sorts_changes(texts):
         return True
     if not texts or len(lines) > _LINES:
         return False
@@ -146,6 +156,17 @@ def _names_release(text: str) -> bool:
 def _is_bare_release(texts: Sequence[str]) -> bool:
     """Return whether the first line is a release's number and nothing else."""
     return bool(texts) and _RELEASE.match(f"# {texts[0]}") is not None
+
+
+def _sorts_changes(texts: Sequence[str]) -> bool:
+    """Return whether points stand below two headings of a release's notes at least, or below an announcement, and no program tells of a failure beside them."""
+    kinds = {found["kind"].lower() for text in texts if (found := _SECTION.match(text)) is not None}
+    is_notes = len(kinds) >= _RECORDS or any(map(_OUT.match, texts[:_TITLES]))
+    return is_notes and sum(map(_is_point, texts)) >= _RECORDS and not any(map(begins_with_failure, texts))
+
+
+def _is_point(text: str) -> bool:
+    return _POINT.match(text) is not None
 
 
 def _begins_with_release(texts: Sequence[str]) -> bool:

@@ -28,6 +28,7 @@ from torchtune_sys.diagnosis import (
     told_symptoms,
     unexplained,
 )
+from torchtune_sys.diagnosis.over import listed, recovered
 from torchtune_sys.diagnosis.ranks import barriers, collectives, file_names, members, missing, outliers, peers, ras, stalls
 from torchtune_sys.diagnosis.stated_forms import FAILING
 from torchtune_sys.diagnosis.symptoms import POSSIBLE, Symptom, is_no_output, symptoms_of
@@ -68,6 +69,7 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
     own = barriers.of_reached_port(process_exits.without_consequences(own, lines), lines)
     symptoms = [*own, *_across_sources(lines, given.dumps)]
     symptoms, heard = outlived.without(_without_own_doing(symptoms, lines), lines)
+    symptoms, heard = _without_recovered(symptoms, heard, given)
     errors_but_for = unexplained.Asked(heard).but_for
     symptoms = _without_ended(symptoms, errors_but_for)
     differences: Sequence[FactDifference] = ()
@@ -154,7 +156,9 @@ class _Input:
             return
         quoting = [line for line in part if is_example(line.text)]
         quoting += _asked([line for line in part if line not in quoting])
-        examples = {line: replace(line, text=quoted(line.text)) for line in quoting}
+        examples = {line: replace(line, text=quoted(line.text)) for line in quoting} | {
+            line: line for line in listed.lines_of(part)
+        }
         part = self._told_apart(name, tuple(line for line in part if line not in examples))
         self.lines[name] = part
         self.empty += not excerpt.total
@@ -201,6 +205,17 @@ class _Input:
             return
         self.budget.take(cost)
         self.dumps.append(dump)
+
+
+def _without_recovered(
+    symptoms: list[Symptom], heard: Mapping[str, Sequence[LogLine]], given: _Input
+) -> tuple[list[Symptom], dict[str, Sequence[LogLine]]]:
+    """Return the symptoms and the lines but of events that were over; the facts of their sources are read anew, without them."""
+    rest, kept = recovered.without(symptoms, heard)
+    for source in (name for name, part in kept.items() if len(part) < len(heard[name])):
+        told = facts.reported_hosts(source, kept[source], "\n".join(line.printed for line in kept[source]))
+        given.reported = [each for each in given.reported if each.source != source] + list(told)
+    return list(rest), dict(kept)
 
 
 def _asked(part: Sequence[LogLine]) -> list[LogLine]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
-from torchtune_sys.diagnosis.text.failures import begins_with_failure
+from torchtune_sys.diagnosis.text.failures import TRACEBACK, begins_with_failure
 from torchtune_sys.diagnosis.text.lines import LogLine
 
 _LONGEST, _ENOUGH, _OF_A_REPORT = 2000, 2, 3
@@ -65,10 +65,15 @@ _ADVISES = 2
 """Of a list's points that say what to look for: a runbook."""
 _OVER = re.compile(
     r"(?i)\[resolved\]|^\W{0,4}(?:resolved ?[-–:]|incident (?:closed|over|resolved)\b)(?! by\b)|\bno (?:further )?action (?:is |was )?(?:required|needed|necessary)\b|\bfiled for the record\b|^\W{0,4}(?:status|state) ?: ?(?:resolved|closed)\b"
+    r"|(?:^|\s{2})\W{0,4}(?:status|state|resolution|estado|état|stato|статус|状态|ステータス) ?[:：] {0,8}(?:resolved|closed|done|fixed|geschlossen|erledigt|behoben|gelöst|fermé|résolu|cerrado|resuelto|chiuso|risolto|закрыт|решен|已关闭|已解决|解決済)"
+    r"|^\W{0,4}(?:(?:INC|CASE|TICKET|PM|[A-Z]{2,8})-?\d{2,8}|(?:incident|ticket|case) [#\w-]{2,20})\W{1,3}(?:closed|resolved|done|fixed|solved)\b(?! by\b)"
+    r"|\b(?:returned to|back in|back into|put back in|put back into) (?:the )?(?:service|production|partition|rotation|pool)\b|\b(?:healthy|clean|stable|quiet|fine) (?:ever )?since\b|\bno recurrences?\b|\bpass(?:es|ed) (?:the )?burn-?in since\b|\bno (?:\w+ )?(?:errors?|xids?|findings?|events?) since\b"
+    r"|\ball (?:\w+ ){0,3}(?:items?|incidents?|tickets?)? ?(?:\w+ )?(?:are|were) (?:now )?(?:closed|resolved)\b|\bnothing needs your attention\b|\bkeine (?:\w+ )?(?:Fehler|Ausfälle|Vorkommnisse) (?:mehr )?seit\b|\baucune (?:\w+ )?erreur depuis\b|\bsin errores desde\b"
+    r"|^\W{0,4}(?:it |all |everything |now )?(?:works|working|is up|is back|running) again\b(?![^.\n]{0,40}(?:\?|\b(?:until|for|but|after)\b))|^\W{0,4}closing (?:this|the)?\b.{0,30}$|\. closing\.?$"
 )
 """Of a page of a service, and of a note on an incident: what failed is mended, and nothing is asked."""
 _STANDS = re.compile(
-    r"(?i)\b(?:still|persist\w*|(?:is|are|comes?|came) back(?! (?:in|to|up|online)\b)|(?:happen|occur|fail|crash|hang|br[eo]k|died?)\w* again|again (?:today|now|since)|not (?:solved|fixed|resolved|working))\b"
+    r"(?i)\b(?:still(?! (?:at \d|fine|ok\b|healthy|good|green|clean|up\b))|persist\w*|(?:is|are|comes?|came) back(?! (?:in|to|up|online)\b)|(?:happen|occur|fail|crash|hang|br[eo]k|died?)\w* again|again (?:today|now|since)|not (?:solved|fixed|resolved|working)|re-?open(?:ed)?|unresolved|wieder(?:holt|gekommen)?(?! (?:ACTIVE|aktiv|in|ok|verf))|erneut|de nouveau|otra vez)\b|\?\s*$"
 )
 _ASKS = re.compile(r"^\W{0,4}(?:Q(?:uestion)?\d{0,2}|问)\W{0,3}[:.：]\W{0,3}\S.{2,200}")
 _QUESTIONS = 2
@@ -90,6 +95,48 @@ _REPORTS = re.compile(
 """The headings of a tracker's forms: who fills one in reports something, whatever it links to."""
 
 
+_INVENTED = re.compile(
+    r"(?i)\b(?:excerpts?|outputs?|messages?|logs?|examples?|listings?|errors?|faults?)\b(?: \w+){0,5} (?:are|were|is|was) (?:all )?(?:examples?(?! (?:of|from|where|when)\b)|made[- ]up(?! of)|invented|fictional|fictitious|fabricated|artificial|injected|synthetic)\b"
+    r"|\b(?:Ausgaben|Meldungen|Beispiele|Auszüge)\b(?: \w+){0,5} (?:sind|wurden) (?:alle )?(?:erfunden|Beispiele|ausgedacht|konstruiert)\b|\b(?:messages|exemples|extraits|sorties)\b(?: [\w-]+){0,5} (?:sont|ont été) (?:des exemples|inventés|fabriqués|fictifs|invent\w+|fabriqu\w+)"
+    r"|\b(?:mensajes|ejemplos|salidas|mensagens|exemplos|saídas|messaggi|esempi)\b(?: [\w-]+){0,5} (?:son|são|sono) (?:ejemplos|inventad[oa]s|ficticios|exemplos|esempi|inventati)\b|以下(?:内容|日志|输出|报错)?(?:均|都)?(?:为|是)(?:示例|虚构|例子)|(?:架空|例示|作例)(?:のもの)?(?:です|である)"
+)
+"""Who wrote the text says that what it quotes happened nowhere."""
+_TASKS = tuple(
+    re.compile(pattern, re.IGNORECASE | re.MULTILINE)
+    for pattern in (
+        r"^(?:\W|\d[.)]? ){0,6}(?:exercises?|(?:question|problem|task)(?= ?\d)|aufgaben?|exercices?|ejercicios?|esercizi[oe]?|übung(?:sblatt)?|задани[ея]|課題|演習|練習(?:問題)?|练习|课后作业|习题)\W{0,3}(?:\d{1,2}\b|$|[:：])",
+        r"\b(?:hand(?:ed)? (?:\w+ )?in (?:by|until|as|before)|submit (?:\w+ ){1,4}(?:by|before|until)|abgabe\b|à rendre\b|entrega(?:r|:)|consegna\w*|сдать до)|提出してください|提出期限|提交截止|截止(?:时间|日期)",
+        r"^(?:\W|\d[.)]? ){0,6}(?:(?:lab |summer )?course\b|quiz\b|hand-?out\b|home ?work\b|lecture\b|worksheet\b|(?:mid-?term |final )?exam\b|workshop\b|lesson \d|week \d|tp \d|travaux pratiques|vorlesung\b|praktikum\b|práctica \d)|^.{0,20}(?:入門|入门|講義|讲义).{0,30}$",
+        r"^(?:\W|\d[.)]? ){0,4}(?:slide|folie|diapositiv[ea]|スライド|幻灯片) ?\d",
+        r"\bpoints\b ?[:/] ?[_\d]|[_\d] ?/ ?\d{1,3} (?:points|punkte|pts)\b|\bclosed book\b|^\s*a\) .{1,80}\bb\) ",
+    )
+)
+"""Of what is set to pupils: numbered tasks, a date to hand them in, a course, slides, points."""
+_SHOWS = re.compile(
+    r"(?i)\bin (?:this|the next) (?:post|article|tutorial|chapter|video|lecture|lesson|guide|series|talk|hand-?out),? (?:we|you|I)(?:'ll| will| are going to| want to)? (?:\w+ )?(?:walk|look at|learn|explain|cover|explore|discuss|go (?:over|through))\b|\bin part (?:two|three|\d) (?:of this series )?(?:we|I)\b"
+)
+_MANUAL = re.compile(
+    r"^(?P<page>[A-Z][\w.:+-]{1,40}\(\d\w{0,3}\))\s{2,}\S.{0,100}\s{2,}(?P=page)$|^[A-Z][A-Z0-9_.-]{1,30}\(\d\w{0,3}\)$"
+)
+"""The head of a manual's page (man-pages(7))."""
+_ALSO = 2
+
+
+def _teaches(texts: Sequence[str]) -> bool:
+    """Return whether a text shows errors to those who learn to read them, and no program tells at its margin of one, with the place where it was raised."""
+    if any(text.startswith(TRACEBACK) for text in texts) or _is_report(texts):
+        return False
+    if any(map(_INVENTED.search, texts)) or any(map(_SHOWS.search, texts)):
+        return True
+    if texts and _MANUAL.match(texts[0]) and not any(map(begins_with_failure, texts)):
+        return True
+    whole = "\n".join(texts[:_OF_LESSONS])
+    return sum(kind.search(whole) is not None for kind in _TASKS) >= _ALSO
+
+
+_OF_LESSONS = 200
+
+
 def is_one(lines: Sequence[LogLine]) -> bool:
     """Return whether the text is a document.
 
@@ -106,7 +153,7 @@ def is_one(lines: Sequence[LogLine]) -> bool:
     False
     """
     texts = [line.text[:_LONGEST] for line in lines]
-    return _is_written_as_one(texts) and not any(map(_REPORTS.match, texts))
+    return (_is_written_as_one(texts) or _teaches(texts)) and not any(map(_REPORTS.match, texts))
 
 
 def _is_written_as_one(texts: Sequence[str]) -> bool:
@@ -142,7 +189,19 @@ def is_over(lines: Sequence[LogLine]) -> bool:
     True
     """
     texts = [line.text[:_LONGEST] for line in lines[:_OF_NOTES]]
-    return len(lines) <= _OF_NOTES and any(map(_OVER.search, texts)) and not any(map(_STANDS.search, texts))
+    if len(lines) > _OF_NOTES or any(map(_STANDS.search, texts)):
+        return False
+    told = [(at, found) for at, text in enumerate(texts) if (found := _OVER.search(text)) is not None]
+    return (
+        bool(told)
+        and not any(_FAILS.search(texts[at][found.end() :]) for at, found in told)
+        and not _fails_later(texts, told[-1][0])
+    )
+
+
+def _fails_later(texts: Sequence[str], last: int) -> bool:
+    """Return whether a program fails behind the last words that call it over, if these are no heading."""
+    return last >= _OF_A_REPORT and any(map(begins_with_failure, texts[last + 1 :]))
 
 
 _OF_NOTES = 40

@@ -50,15 +50,15 @@ def without(
 ) -> tuple[list[Symptom], dict[str, Sequence[LogLine]]]:
     """Return the symptoms but those of attempts that failed in a traceback that was caught, and the lines but those of such tracebacks."""
     caught = {source: lines_of(part) for source, part in lines.items()}
-    events = _events(symptoms, lines)
-    tried = _tried_again(symptoms, lines) | _attempts(symptoms, lines) | events
+    gone = _events(symptoms, lines) | _tried_again(symptoms, lines) | _probed(symptoms, lines)
+    tried = _attempts(symptoms, lines) | gone
     kept = [
         each
         for each in symptoms
         if (each.source, each.line.number) not in tried
         and (each.line.number not in caught.get(each.source, ()) or not _is_passing(each))
     ]
-    over = {source: numbers.union(number for name, number in events if name == source) for source, numbers in caught.items()}
+    over = {source: numbers.union(number for name, number in gone if name == source) for source, numbers in caught.items()}
     return kept, {
         source: [line for line in part if line.number not in over[source]] if over[source] else part
         for source, part in lines.items()
@@ -69,9 +69,11 @@ def _is_passing(symptom: Symptom) -> bool:
     return any(one.cause in _PASSING for one in symptom.candidates)
 
 
-_TRIES_ON = re.compile(r"(?i)\btrying to resume\b|\bre-?trying\b|\bwill re-?try\b|\bentering retry loop\b|\btrying again\b")
+_TRIES_ON = re.compile(
+    r"(?i)\btrying to resume\b|\bre-?trying\b|\bwill re-?try\b|\bentering retry loop\b|\btrying again\b|\b(?:attempt|try|retry) \(?\d{1,3} ?(?:/|of) ?\d|\bsleeping \d|\bretry (?:in|after) \d"
+)
 _SUCCEEDED = re.compile(
-    r"100% ?\|.{0,60}[\d.]+ ?[kKMGT]i?B?/s\b|\bresuming normal operation\b|\b[Dd]ownload(?:ed)? (?:complete|finished|successfully)"
+    r"100% ?\|.{0,60}[\d.]+ ?[kKMGT]i?B?/s\b|\bresuming normal operation\b|\b[Dd]ownload(?:ed)? (?:complete|finished|successfully)|\bSuccessfully installed\b|\bDownloaded newer image\b|\bImage is up to date\b|\bnetwork connection restored\b|\b(?:attempt|try|retry) \d{1,3}(?:/\d{1,3})?:? (?:succeeded|ok|successful)\b"
 )
 """What was fetched is there: a bar that counts bytes, not the steps of a training loop."""
 
@@ -109,17 +111,50 @@ def _tried_again(symptoms: Sequence[Symptom], lines: Mapping[str, Sequence[LogLi
     """Return where the program tried once more soon behind a line, and came through before anything ended it: each by its source and number."""
     found = set()
     for source, part in lines.items():
-        passing = {each.line.number for each in symptoms if each.source == source and _is_passing(each)}
+        passing = {each.line.number: each for each in symptoms if each.source == source and _is_passing(each)}
         if not passing:
             continue
         texts = [line.text[:_LONGEST] for line in part]
-        through = max((at for at, text in enumerate(texts) if _SUCCEEDED.search(text)), default=-1)
-        ended = max((at for at, text in enumerate(texts) if text.startswith(_HEAD) or _ENDED.search(text)), default=-1)
+        tries = {at for at, line in enumerate(part) if line.number in passing or _TRIES_ON.search(texts[at])}
+        through = max((at for at, text in enumerate(texts) if at not in tries and _SUCCEEDED.search(text)), default=-1)
+        trains = [at for at, text in enumerate(texts) if _TRAINS.search(text) and not _FETCHED.match(text)]
+        ended = max(
+            (at for at, text in enumerate(texts) if text.startswith(_HEAD) or (at not in tries and _ENDED.search(text))),
+            default=-1,
+        )
         for start in (at for at, line in enumerate(part) if line.number in passing):
             again = next((at for at in range(start, min(start + _SOON, len(texts))) if _TRIES_ON.search(texts[at])), None)
-            if again is not None and ended <= again <= through:
+            went_on = trains[-_STEPS] if len(trains) >= _STEPS and not _is_of_tracker(passing[part[start].number]) else -1
+            if again is not None and ended <= again <= max(through, went_on):
                 found.add((source, part[start].number))
     return found
+
+
+_SIZE_FOUND = re.compile(
+    r"(?i)\b(?:us(?:e|es|ing)|found|largest|biggest|best|optimal|final|finished)\b.{0,40}\bbatch[ _-]?size\b.{0,60}\d|\bbatch[ _-]?size\b.{0,20}\b(?:fits|works|is ok)\b"
+)
+_SOUGHT = re.compile(
+    r"(?i)\b(?:search|find|prob|try|scal|fail|tun)\w*\b.{0,40}\bbatch[ _-]?size|\bbatch[ _-]?size\b.{0,30}\b(?:search|finder|scal|failed|trying)"
+)
+
+
+def _probed(symptoms: Sequence[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> set[tuple[str, int]]:
+    """Return where memory did not suffice for a batch size that was only tried, and the program found one that fits, and nothing ended it later."""
+    found: set[tuple[str, int]] = set()
+    short = [each for each in symptoms if any(one.cause.startswith("gpu-memory-") for one in each.candidates)]
+    for source in {each.source for each in short}:
+        texts = [(line.number, line.text[:_LONGEST]) for line in lines[source]]
+        fits = max((number for number, text in texts if _SIZE_FOUND.search(text)), default=-1)
+        ended = any(number > fits and (text.startswith(_HEAD) or _ENDED.search(text)) for number, text in texts)
+        tried = {each.line.number for each in short if each.source == source}
+        if fits > max(tried) and not ended and any(_SOUGHT.search(text) for _, text in texts):
+            found |= {(source, number) for number in tried}
+    return found
+
+
+def _is_of_tracker(symptom: Symptom) -> bool:
+    """Whether training does not wait for it: that steps follow tells nothing of it."""
+    return any(one.cause == "tracker-unreachable" for one in symptom.candidates)
 
 
 _SOON = 4

@@ -1,0 +1,91 @@
+"""Find the lines that a passing test run wanted, and those that only list what codes and commits mean. Nothing of it happened to the reader's host.
+
+A run in which one test failed is kept whole: which of its lines belong to that test is not known of every runner.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+
+from torchtune_sys.diagnosis.text.lines import LogLine
+
+_LONGEST = 300
+_PROMPT = re.compile(r"^(?:\([\w.-]{1,40}\) )?(?:\$|\[[^\]\n]{1,80}\][$#]|[\w.@:~/-]{1,80}[$#>]) ?(?P<command>\S.*)")
+_TESTS = re.compile(
+    r"\b(?:pytest|unittest|nosetests|ctest|cargo(?: nextest)?(?: \S+)? test|go test|bats|prove|tox|nox|jest|npm (?:run )?test|make (?:check|test)|\S*_test)\b"
+)
+_BEGINS = re.compile(
+    r"=+ test session starts =+|\[=+\] Running \d+ tests?\b|running \d+ tests?$|TAP version \d|Test project \S|=== RUN |\s*Start +\d+: |test_\w{1,120} \(\S|\S{1,200}\.py(?:::\S{1,200})?(?: PASSED| [.sxX]{1,200} {2,}\[)|(?:PASS|FAIL) \S+\.[jt]s"
+)
+"""pytest, GoogleTest, Rust's and TAP's runners, CTest, Go, unittest, Jest: before the output of the first test."""
+_PASSES = re.compile(
+    r"=*\s?(?:\d{1,6} (?:skipped|deselected|xfailed|warnings?), )*\d{1,6} (?:passed|xfailed)(?:, \d{1,6} (?:passed|skipped|deselected|xfailed|xpassed|warnings?|rerun))* in [\d.:hms ()]+=*$"
+    r"|OK(?: \((?:(?:expected failures|skipped|unexpected successes)=\d+(?:, )?)+\))?$|100% tests passed, 0 tests failed out of \d|\[  PASSED  \] \d+ tests?\.$|test result: ok\. \d+ passed; 0 failed"
+    r"|# fail(?:ed|ures)?:? +0$|All tests successful\.|(?:ok  \t?|ok {2,})\S+\s+[\d.]+s$|PASS$|Tests run: [1-9]\d*, Failures: 0, Errors: 0\b|Tests: +\d+ passed, \d+ total"
+)
+"""The summary of a run in which nothing failed that should not."""
+_FAILS = re.compile(
+    r"=*\s?(?:\d{1,6} \w+, )*\d{1,6} (?:failed|errors?)\b.{0,200} in [\d.]+ ?s|FAILED(?: \(| \S+::|$)|\[  FAILED  \]|\d+% tests passed, [1-9]|test result: FAILED|not ok \d(?!.*# (?:TODO|SKIP))|# fail(?:ed|ures)?:? +[1-9]|--- FAIL: |FAIL\b|ERROR: test|Tests run: .*(?:Failures|Errors): [1-9]|Tests: +\d+ failed"
+)
+_HEADING = re.compile(
+    r"(?i)^\W{0,8}(?:[\w-]+ ){0,3}(?:(?:exit|return|status|error|reason|state|signal|job state|job reason|xid)[ -](?:codes?|status|values?|reasons?)|errors|codes)\W{0,4}$"
+)
+_ROW = re.compile(r"^\s{1,24}(?P<code>-?\d{1,4}|[A-Z][A-Za-z_]{1,40}|E[A-Z0-9]{2,14})(?: {2,}[A-Z][A-Z_]{3,40})? {1,40}\S")
+_ROWS = 3
+"""Meanings, each of another code, below a heading that names codes."""
+_HISTORY = re.compile(r"\bgit (?:-\S+ )?(?:log|shortlog|blame|show|diff|grep)\b")
+
+
+def lines_of(lines: Sequence[LogLine]) -> frozenset[LogLine]:
+    """Return the lines of test runs that passed, of lists of codes, and of what a repository's history prints.
+
+    >>> text = ["$ pytest -q", "OSError: [Errno 28] No space left on device", "1 passed in 0.10s", "step 3"]
+    >>> logged = [LogLine(number=at, text=each, printed=each) for at, each in enumerate(text, 1)]
+    >>> sorted(line.number for line in lines_of(logged))
+    [1, 2, 3]
+    """
+    spans = (*_passed(lines), *_meanings(lines), *_history(lines))
+    return frozenset(line for start, end in spans for line in lines[start:end])
+
+
+def _passed(lines: Sequence[LogLine]) -> Iterator[tuple[int, int]]:
+    start, end, failed = -1, -1, False
+    for at, line in enumerate(lines):
+        text = line.text[:_LONGEST].strip()
+        command = _PROMPT.match(text)
+        begins = _TESTS.search(command["command"]) is not None if command is not None else _BEGINS.match(text) is not None
+        if command is not None or (begins and start < 0):
+            if end > start >= 0 and not failed:
+                yield start, end
+            start, end, failed = (at, -1, False) if begins else (-1, -1, False)
+        elif start >= 0:
+            failed |= _FAILS.match(text) is not None
+            end = at + 1 if _PASSES.match(text) else end
+    if end > start >= 0 and not failed:
+        yield start, end
+
+
+def _meanings(lines: Sequence[LogLine]) -> Iterator[tuple[int, int]]:
+    for at, line in enumerate(lines):
+        if _HEADING.match(line.printed[:_LONGEST]) is None:
+            continue
+        margin = _indent(line)
+        end = next((later for later in range(at + 1, len(lines)) if _indent(lines[later]) <= margin), len(lines))
+        rows = [found["code"] for each in lines[at + 1 : end] if (found := _ROW.match(each.printed[:_LONGEST])) is not None]
+        if len(rows) >= _ROWS and len(set(rows)) == len(rows):
+            yield at, end
+
+
+def _indent(line: LogLine) -> int:
+    return len(line.printed) - len(line.printed.lstrip())
+
+
+def _history(lines: Sequence[LogLine]) -> Iterator[tuple[int, int]]:
+    for at, line in enumerate(lines):
+        command = _PROMPT.match(line.text[:_LONGEST])
+        if command is not None and _HISTORY.search(command["command"]):
+            yield (
+                at,
+                next((later for later in range(at + 1, len(lines)) if _PROMPT.match(lines[later].text[:_LONGEST])), len(lines)),
+            )
