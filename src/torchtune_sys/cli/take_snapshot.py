@@ -18,7 +18,7 @@ from torchtune_sys.host.base import Host
 from torchtune_sys.host.input.limits import TIMEOUT_S as INPUT_TIMEOUT_S
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing, known
 
 _MARGIN_S = 1.5
@@ -43,8 +43,59 @@ def begin(
     if isinstance(found, PastedText):
         seen = _from_text(found, intent_of(workload, None))
         return lambda: seen
-    under_way = engine.ProbeRun(found, intent_of(workload, found), timings, only)
-    return lambda: ended(under_way, timeout_s)
+    intent = intent_of(workload, found)
+    told = _outputs(found, intent) if found.keeps_outputs else None
+    if told is not None and not _has_files(found):
+        return lambda: _alone(told, found.origin)
+    under_way = engine.ProbeRun(found, intent, timings, only)
+    return lambda: _completed(ended(under_way, timeout_s), told, only)
+
+
+class _Told(msgspec.Struct, frozen=True):
+    """What outputs of commands tell, and the files that tell nothing."""
+
+    snapshot: Snapshot | None
+    read: int
+    unread: tuple[str, ...]
+
+
+def _outputs(host: Host, intent: Workload) -> _Told:
+    from torchtune_sys.evidence.outputs import SameHost, read
+    from torchtune_sys.host.input.outputs import outputs_of
+
+    def report(text: str) -> Snapshot | None:
+        return engine.report(text, host.origin, intent)
+
+    found = outputs_of(host, SameHost(report).tells)
+    seen = read(found.texts.values(), report) if found.texts else None
+    return _Told(seen, len(found.texts), found.unread)
+
+
+def _has_files(host: Host) -> bool:
+    return any(host.exists(place) is True for place in ("/proc", "/sys"))
+
+
+def _alone(told: _Told, origin: str) -> Snapshot:
+    """Return what a folder tells that holds outputs of commands alone. Raises UnreadableInput."""
+    if told.snapshot is None:
+        name = origin.removeprefix("tree ")
+        raise UnreadableInput(
+            f"{name}: holds no recorded /proc or /sys, nor what a command printed about a host",
+            f"give a tree with proc/ and sys/ in it, or a recording made with: torchtune-sys record; logs of a job: torchtune-sys diagnose {name}",
+        )
+    from torchtune_sys.evidence.outputs import named
+
+    return msgspec.structs.replace(told.snapshot, origin=named(told.snapshot.origin, told.read, told.unread))
+
+
+def _completed(seen: Snapshot, told: _Told | None, only: Iterable[str] | None) -> Snapshot:
+    if told is None or not (told.read or told.unread):
+        return seen
+    from torchtune_sys.evidence.outputs import completed, named
+
+    if told.snapshot is not None:
+        seen = completed(seen, told.snapshot, FAMILIES if only is None else only)
+    return msgspec.structs.replace(seen, origin=named(seen.origin, told.read, told.unread))
 
 
 def host_of(options: Mapping[str, Any]) -> Host | None:

@@ -62,8 +62,8 @@ def read(text: str, name: str, intent: Workload | None = None, of_files: OfFiles
     found = _lines(paste)
     listed = found.pop("gpu")
     for facts in parts.values():
-        found.update({family: _filled(value, found.get(family)) for family, value in facts.items()})
-    found["gpu"] = _merged(found.get("gpu"), listed)
+        found.update({family: filled(value, found.get(family)) for family, value in facts.items()})
+    found["gpu"] = merged_gpus(found.get("gpu"), listed)
     found["driver"] = driver.driver_facts(found["gpu"], paste.module, paste.text, found.get("pci"))
     nothing = Missing(Why.NOT_RECORDED, name, "not in the report")
     families = {family: nothing if found.get(family) is None else as_report(found[family]) for family in FAMILIES}
@@ -255,13 +255,13 @@ _JUDGED = (
 """Complaints that a rule understands without anything else of the report."""
 
 
-def _filled(facts: Any, other: Any) -> Any:
+def filled(facts: Any, other: Any) -> Any:
     """Return what one reader found of a family, and from another what it lacks.
 
     >>> from torchtune_sys.evidence.partial import partly
     >>> from torchtune_sys.model.facts.memory import MemoryFacts
     >>> one, other = partly(MemoryFacts, total_bytes=4, shm_size_bytes=2), partly(MemoryFacts, total_bytes=9, oom_kills=1)
-    >>> both = _filled(one, other)
+    >>> both = filled(one, other)
     >>> both.total_bytes, both.shm_size_bytes, both.oom_kills
     (4, 2, 1)
     """
@@ -281,10 +281,10 @@ def _has_value(mine: dict[str, Any], its: dict[str, Any], key: str) -> Any:
     """Return what the first tells of a key, or else the second; a value may have gaps of its own."""
     if key not in mine or isinstance(mine[key], Missing):
         return its.get(key, mine.get(key))
-    return _filled(mine[key], its[key]) if key in its and hasattr(mine[key], "__struct_fields__") else mine[key]
+    return filled(mine[key], its[key]) if key in its and hasattr(mine[key], "__struct_fields__") else mine[key]
 
 
-def _merged(smi: GpuFacts | None, listed: GpuFacts | None) -> GpuFacts | None:
+def merged_gpus(smi: GpuFacts | None, listed: GpuFacts | None) -> GpuFacts | None:
     """nvidia-smi tells more of the GPUs; what it lacks is filled out of the list, GPU by GPU."""
     if smi is None or listed is None:
         return smi if listed is None else listed
@@ -296,7 +296,7 @@ def _merged(smi: GpuFacts | None, listed: GpuFacts | None) -> GpuFacts | None:
     if not isinstance(smi.devices, Missing) and not isinstance(listed.devices, Missing):
         same = len(smi.devices) == len(listed.devices)
         if same:
-            fill["devices"] = tuple(_filled(one, other) for one, other in zip(smi.devices, listed.devices, strict=True))
+            fill["devices"] = tuple(filled(one, other) for one, other in zip(smi.devices, listed.devices, strict=True))
         elif all(isinstance(gpu.name, Missing) for gpu in smi.devices):  # the host's matrix; torch is shown some of its GPUs
             fill["devices"] = listed.devices
             fill["p2p"] = Missing(Why.NOT_RECORDED, "report", "the topology matrix numbers the GPUs differently from the list")

@@ -62,6 +62,9 @@ class Host(abc.ABC):
     live: bool = False
     """True for the machine that this process runs on."""
 
+    keeps_outputs: bool = False
+    """True where what commands printed may be kept beside the host's files."""
+
     @abc.abstractmethod
     def text(self, path: str) -> Fact[str]:
         """Return the file's text, undecodable bytes replaced. ``path`` is absolute on that host."""

@@ -17,7 +17,7 @@ class ScrubbedHost(Host):
     def __init__(self, inner: Host) -> None:
         self.inner = inner
         self.origin = inner.origin
-        self.live = inner.live
+        self.live, self.keeps_outputs = inner.live, inner.keeps_outputs
         self.intent: dict[str, Any] = getattr(inner, "intent", {})
         self._texts: dict[str, tuple[str, str]] = {}
         self._answers: dict[str, tuple[Any, Any]] = {}

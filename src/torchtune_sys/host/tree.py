@@ -11,7 +11,6 @@ import errno
 import os
 import stat as modes
 from collections.abc import Callable
-from itertools import islice
 from typing import Any, TypeVar
 
 from torchtune_sys.errors import UnreadableInput
@@ -40,6 +39,13 @@ _KNOWN = {
 # fmt: on
 """Some of what lies in the kernel's own /proc and /sys."""
 
+# fmt: off
+OF_THE_SYSTEM = {
+    "bin", "boot", "dev", "etc", "home", "lib", "lib32", "lib64", "libx32", "lost+found", "media", "mnt", "opt", "proc", "root", "run",
+    "sbin", "snap", "srv", "sys", "tmp", "usr", "var",
+}
+# fmt: on
+"""What lies at the top of a system (Filesystem Hierarchy Standard 3.0): the probes' business."""
 
 _OF_NAMESPACES = tuple(f"/proc/self/{name}" for name in ("mount", "net/", "ns/"))
 """What /proc tells of a process and is as true of others in its namespaces."""
@@ -74,6 +80,7 @@ class TreeHost(Host):
         self._store = store
         self._nothing = nothing
         self._is_running = is_running
+        self.keeps_outputs = not is_running and nothing("/") is Why.NOT_RECORDED
 
     def text(self, path: str) -> Fact[str]:
         return self._at(path, self._store.text)
@@ -227,9 +234,10 @@ def called(name: str, prefix: str) -> str:
 
 
 def find_prefix(store: TreeStore, name: str) -> str:
-    """Return where in the tree the recorded /proc and /sys lie: ``""``, or some directories down. Raises UnreadableInput."""
+    """Return where in the tree the recorded /proc and /sys lie: ``""``, also where there are only other files, or some directories down. Raises UnreadableInput."""
     level = [""]
     packed: list[str] = []
+    has_files = False
     for _ in range(FAR_DOWN + 1):
         found = [top for top in level if _is_recorded(store, top)]
         if len(found) == 1:
@@ -239,7 +247,9 @@ def find_prefix(store: TreeStore, name: str) -> str:
             raise UnreadableInput(f"{name}: holds {len(found)} recorded hosts ({shown} …)", "give one of them")
         below = [f"{top}/{entry}" for top in level for entry in _some_names(store, top)]
         packed += [place[1:] for place in below if place.endswith(_PACKED)]
-        level = list(islice((place for place in below if _is_folder(store, place)), _WIDE))
+        folders = [place for place in below if _is_folder(store, place)]
+        has_files = has_files or any(place.split("/")[1] not in OF_THE_SYSTEM for place in set(below).difference(folders))
+        level = folders[:_WIDE]
     recorded = [entry for entry in _some_names(store, "") if entry.endswith(".json")]
     if recorded:
         raise UnreadableInput(
@@ -251,6 +261,8 @@ def find_prefix(store: TreeStore, name: str) -> str:
             f"{name}: holds no recorded /proc or /sys, but archives ({', '.join(packed[:4])})",
             "give one of them; out of an archive, unpack it first",
         )
+    if has_files:  # what commands printed, it may be
+        return ""
     raise UnreadableInput(
         f"{name}: holds no recorded /proc or /sys (looked {FAR_DOWN} directories deep)",
         "give a tree with proc/ and sys/ in it, or a recording made with: torchtune-sys record",

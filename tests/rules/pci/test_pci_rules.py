@@ -112,3 +112,11 @@ def test_a_soldered_gpu_has_the_lanes_that_it_has() -> None:
     for name, expected in ((H100, Verdict.FAIL), ("NVIDIA GeForce RTX 4070 Laptop GPU", Verdict.NA)):
         shown = nvml({"pci_address": "0000:1b:00.0", "name": name})
         assert verdict("gpu-pcie-link-degraded", files=narrow, answers=shown).verdict is expected
+
+
+@pytest.mark.parametrize(("width", "busy", "expected"), [(4, 90, "fail"), (8, 90, "na"), (4, 0, "na"), (16, 90, "na")])
+def test_very_few_lanes_on_bare_metal_below_a_slot_that_is_not_shown(width: int, busy: int, expected: str) -> None:
+    """A sosreport's /sys may lack the port above; half the lanes may be all that the slot has, and an idle GPU gives up lanes."""
+    gpu = {"pci_address": "0000:1b:00.0", "pcie_width": width, "pcie_width_max": 16, "utilization_pct": busy}
+    files = {f"{GPU}/current_link_width": str(width), f"{PORT}/max_link_width": None}
+    assert verdict("gpu-pcie-link-degraded", files=files, answers=nvml(gpu)).verdict.value == expected

@@ -91,6 +91,10 @@ def _gpu_links(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
             judged = True
             yield from others
     if not judged:
+        few = tuple(_very_few_lanes(s, busy_pct))
+        yield from few
+        judged = bool(few)
+    if not judged:
         raise NotApplicable(
             "no GPU has a PCIe link of its own below a slot that can be seen, or three more of its model beside it"
         )
@@ -215,6 +219,16 @@ def _by_what_nvml_says(s: Snapshot, gpus: tuple[Gpu, ...], busy_pct: int) -> Ite
         )
     if not judged:
         raise NotApplicable("the PCIe slots cannot be seen here")
+
+
+def _very_few_lanes(s: Snapshot, busy_pct: int) -> Iterator[Evidence]:
+    """Yield the GPUs with a quarter of their lanes: where no slot is seen, half of them may be all that it has."""
+    gpus = gpus_told(s)
+    if all(isinstance(gpu.pcie_width, Missing) or isinstance(gpu.name, Missing) for gpu in gpus):
+        return
+    few = {subject(gpu) for gpu in gpus if known(gpu.pcie_width, 99) * _VERY_FEW <= known(gpu.pcie_width_max, 0)}
+    judged = _by_what_nvml_says(s, gpus, busy_pct)
+    yield from (item for item in judged if item.verdict is Verdict.FAIL and item.subject in few)
 
 
 def _is_awake(gpu: Gpu, busy_pct: int) -> bool:

@@ -1,0 +1,134 @@
+"""Outputs of commands beside a recorded /proc and /sys, as in a sosreport, and folders that hold nothing else."""
+
+from __future__ import annotations
+
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from torchtune_sys import engine
+from torchtune_sys.cli.take_snapshot import begin
+from torchtune_sys.errors import UnreadableInput
+from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.snapshot import Snapshot, gpus_told
+from torchtune_sys.model.values import Missing
+from torchtune_sys.rules import CATALOGUE
+
+SMI = """
+==============NVSMI LOG==============
+
+Timestamp                                 : Mon Nov  9 10:11:12 2026
+Driver Version                            : {driver}
+CUDA Version                              : 12.4
+
+Attached GPUs                             : 1
+GPU 00000000:1A:00.0
+    Product Name                          : NVIDIA H100 PCIe
+    GPU UUID                              : GPU-{uuid}
+    Compute Mode                          : {mode}
+    GPU Power Readings
+        Power Draw                        : 190.00 W
+        Current Power Limit               : {watts}.00 W
+        Default Power Limit               : 350.00 W
+        Min Power Limit                   : 200.00 W
+        Max Power Limit                   : 350.00 W
+"""
+UUID = "11111111-2222-3333-4444-555555555555"
+
+
+def smi(driver: str = "550.90.07", uuid: str = UUID, mode: str = "Default", watts: int = 350) -> str:
+    return SMI.format(driver=driver, uuid=uuid, mode=mode, watts=watts)
+
+
+DMESG = "[    0.000000] Linux version 5.15.0-124-generic\n[   99.000000] NVRM: Xid (PCI:0000:1a:00): 79, pid=1, GPU has fallen off the bus.\n"
+TREE = {"proc/meminfo": "MemTotal:       263841234 kB\nMemAvailable:   203841234 kB\n", "sys/kernel/mm/x": "1\n"}
+
+
+def grow(top: Path, files: dict[str, str]) -> Path:
+    for name, text in files.items():
+        (top / name).parent.mkdir(parents=True, exist_ok=True)
+        (top / name).write_text(text)
+    return top
+
+
+OPTIONS = dict.fromkeys(("root", "timeout", "python", "output", "facts", "live"))
+
+
+def look(folder: Path) -> Snapshot:
+    from torchtune_sys.cli.options import INTENT
+
+    return begin({**OPTIONS, **dict.fromkeys(INTENT), "from_": str(folder)})()
+
+
+def failing(folder: Path) -> set[str]:
+    return {result.rule.id for result in engine.judge(look(folder), CATALOGUE) if result.verdict is Verdict.FAIL}
+
+
+def test_a_sosreport_s_outputs_are_judged_with_its_files_whatever_they_are_called(tmp_path: Path) -> None:
+    files = {
+        **TREE,
+        "sos_commands/nvidia/nvidia-smi_-q": smi(mode="Prohibited"),
+        "notes/anything": "torch                    2.9.1+cu130\n",
+        "sos_commands/kernel/dmesg": DMESG,
+    }
+    seen = look(grow(tmp_path, files))
+    assert not isinstance(seen.memory, Missing) and seen.memory.total_bytes == 263841234 << 10
+    assert [gpu.name for gpu in gpus_told(seen)] == ["NVIDIA H100 PCIe"]
+    assert {"compute-mode-prohibited", "xid-gpu-lost"} <= failing(tmp_path)
+
+
+def test_what_is_not_read_is_told(tmp_path: Path) -> None:
+    files = {**TREE, "sos_commands/a/nvidia-smi_-q": smi(), "sos_commands/b/lvs": "LV VG Attr\n", "sos_commands/b/raw": "\0\1\2"}
+    origin = look(grow(tmp_path, files)).origin
+    assert origin.endswith("outputs of commands in 1 file (2 files were not read: sos_commands/b/lvs, sos_commands/b/raw)")
+    assert "not read" not in look(grow(tmp_path / "bare", TREE)).origin
+
+
+def test_a_folder_of_outputs_is_a_report_and_one_without_is_refused(tmp_path: Path) -> None:
+    seen = look(grow(tmp_path / "x", {"q.txt": smi(watts=200), "deep/er/dmesg.log": DMESG}))
+    assert seen.origin.startswith("report (") and "2 files" in seen.origin
+    assert {"gpu-power-limit-lowered", "xid-gpu-lost"} <= failing(tmp_path / "x")
+    with pytest.raises(UnreadableInput, match="holds no recorded /proc or /sys"):
+        look(grow(tmp_path / "y", {"readme.txt": "nothing of a host\n"}))
+    packed = tmp_path / "x.tar"
+    subprocess.run(["tar", "-C", str(tmp_path), "-cf", str(packed), "x"], check=True)
+    assert failing(packed) == failing(tmp_path / "x")
+
+
+def test_files_of_another_host_or_day_are_not_mixed_in(tmp_path: Path) -> None:
+    one, other = smi(), smi(uuid="99999999" + UUID[8:], mode="Prohibited")
+    assert "compute-mode-prohibited" not in failing(grow(tmp_path / "hosts", {"n1/smi": one, "n2/smi": other}))
+    assert "1 file was not read: n2/smi" in look(tmp_path / "hosts").origin.replace("\n", " ")
+    later = smi(driver="580.1.2", mode="Prohibited")
+    assert "compute-mode-prohibited" not in failing(grow(tmp_path / "days", {"a": one, "b": later}))
+
+
+def test_the_kernel_s_log_counts_once_and_links_and_sos_s_own_logs_do_not(tmp_path: Path) -> None:
+    again = DMESG.replace("[   99.000000]", "[Mon Nov  9 10:11:12 2026]").replace("[    0.000000]", "[Mon Nov  9 10:09:33 2026]")
+    top = grow(tmp_path, {**TREE, "sos_commands/kernel/dmesg": DMESG, "sos_commands/kernel/dmesg_-T": again, "sos_logs/x": DMESG})
+    (top / "dmesg").symlink_to("sos_commands/kernel/dmesg")
+    assert "1 file (1 file was not read: sos_commands/kernel/dmesg_-T)" in look(top).origin
+
+
+def test_what_documents_and_logs_quote_is_no_finding_of_the_host(tmp_path: Path) -> None:
+    quoted = "# What to do\n\nIf you see `RuntimeError: CUDA error: no kernel image is available for execution on the device`, reinstall.\n"
+    assert failing(grow(tmp_path, {**TREE, "doc.md": quoted, "sos_commands/n": smi()})) == failing(
+        grow(tmp_path / "b", {**TREE, "n": smi()})
+    )
+
+
+def test_a_container_s_limits_are_none_of_the_host_s(tmp_path: Path) -> None:
+    inspected = '[{"Id": "a", "HostConfig": {"ShmSize": 67108864, "Ulimits": []}, "Config": {"Env": []}}]'
+    top = grow(tmp_path, {**TREE, "sos_commands/docker/containers/docker_inspect_a": inspected, "sos_commands/n": smi()})
+    assert "1 file was not read: sos_commands/docker/containers/docker_inspect_a" in look(top).origin
+
+
+def test_no_secret_of_an_output_is_kept(tmp_path: Path) -> None:
+    token = "hf_" + "aB3" * 12
+    seen = look(
+        grow(
+            tmp_path, {**TREE, "sos_commands/process/env": f"HOME=/root\nPATH=/bin\nHF_TOKEN={token}\nNCCL_DEBUG=INFO\nLANG=C\n"}
+        )
+    )
+    assert token not in repr(seen)
