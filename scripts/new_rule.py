@@ -139,6 +139,7 @@ def next_steps(rule_id: str, family: str) -> str:
    "answers", "env" …; a list is given whole): what makes the rule fail, what makes it unknown ({{"error": "denied"}} in place of a
    file's text or of an answer).""",
         f"./run test tests/rules/test_catalogue.py -k {rule_id}; its first error is the next step.",
+        "./run test tests/rules/test_typical.py tests/rules/test_platforms.py: of ordinary machines it says nothing, or their lists expect it.",
         "./run docs, which writes docs/rules/, the table of what each rule reads and the Ansible role's variables; commit them with it.",
         'A line in CHANGELOG.md under "Unreleased".',
     ]

@@ -10,6 +10,7 @@ import click
 import pytest
 
 from torchtune_sys import evidence
+from torchtune_sys.cli.commands import check
 from torchtune_sys.cli.main import cli
 from torchtune_sys.knowledge import tables
 from torchtune_sys.rules import CATALOGUE
@@ -178,6 +179,14 @@ def test_the_page_of_inputs_names_what_may_be_pasted() -> None:
     page = (Path(__file__).parents[1] / "docs" / "inputs.md").read_text()
     missing = [name for name in evidence.READ.split(", ") if name.removeprefix("the ") not in page]
     assert not missing, f"docs/inputs.md does not name {', '.join(missing)} (_READERS of evidence/__init__.py)"
+
+
+def test_the_page_of_formats_names_each() -> None:
+    table = (REPO / "docs/formats.md").read_text(encoding="utf-8").partition("| `check --format` | for |")[2].partition("\n\n")[0]
+    missing = set(check.FORMATS) ^ set(re.findall(r"`([a-z]+)`", table))
+    assert not missing, (
+        f"the table in docs/formats.md and FORMATS of cli/commands/check.py differ in {', '.join(sorted(missing))}"
+    )
 
 
 OTHER_WORDS = {

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -52,6 +53,14 @@ def test_a_stub_in_each_family_is_a_rule_of_the_catalogue(copy: Path) -> None:
                 [ruff, *arguments, "--no-cache", "src"], cwd=copy, capture_output=True, text=True, timeout=60
             )
             assert checked.returncode == 0, checked.stdout
+
+
+def test_the_steps_send_people_to_files_that_exist(copy: Path) -> None:
+    """And to the ordinary machines of which a new rule says nothing, which only the whole tests told."""
+    made = python(copy, "scripts/new_rule.py", "new-sysctl-defect", "sysctl")
+    named = set(re.findall(r"(?:src|tests|docs)/[\w/-]+\.\w+", made.stdout.partition("Next:")[2]))
+    assert {"tests/rules/test_typical.py", "tests/rules/test_platforms.py", "tests/hosts/base-sysctl.json"} <= named
+    assert [name for name in sorted(named) if not (REPO / name).exists()] == []
 
 
 @pytest.mark.parametrize(

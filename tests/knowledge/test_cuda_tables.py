@@ -138,7 +138,7 @@ def test_the_code_of_every_offered_build_is_known(release: torch.Release) -> Non
     for variant in release.variants:
         number = torch.local_cuda(f"{release.torch}+{variant}")
         found = torch.compiled_for(release.torch, number, "x86_64")
-        assert found is not None, variant
+        assert found is not None, f"torch_arch_list.csv has no row of torch {release.torch} for {variant}"
         for made in filter(None, (found, torch.compiled_for(release.torch, number, "aarch64"))):
             oldest, newest = torch.sm_range(version(number)) or (0, 0)
             assert all(oldest <= int(name.partition("_")[2].rstrip("a")) <= newest for name in made.arches), (

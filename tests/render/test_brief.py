@@ -29,7 +29,7 @@ def brief(*results: object) -> dict[str, object]:
 
 def test_findings_unknown_and_crashed_are_whole_and_the_rest_are_ids() -> None:
     found = brief(*EVERYTHING)
-    whole = json.loads(as_json.report(report(*EVERYTHING)))
+    whole = json.loads(as_json.render(report(*EVERYTHING)))
     by_verdict = {item["rule"]: item for item in whole["results"]}
     assert found["pass"] == [name for name, item in by_verdict.items() if item["verdict"] == "pass"]
     assert found["na"] == [name for name, item in by_verdict.items() if item["verdict"] == "na"]

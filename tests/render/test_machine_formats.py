@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import re
+import sys
 import xml.etree.ElementTree as ET
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -22,7 +24,7 @@ HOSTILE = Evidence(subject='a|b"\\\n<x>&,:%', seen="]]>\x00\x1b\ud800", wanted="
 
 
 def test_json_holds_the_keys_of_the_contract_with_their_meaning() -> None:
-    found = json.loads(as_json.report(report(*EVERYTHING)))
+    found = json.loads(as_json.render(report(*EVERYTHING)))
     assert set(found) >= {"schema", "tool", "time", "host", "summary", "results"}
     assert found["schema"] == "torchtune-sys/report/1"
     assert found["tool"] == {"version": "1.2.3"}
@@ -60,8 +62,15 @@ def test_json_holds_the_keys_of_the_contract_with_their_meaning() -> None:
 
 
 def test_json_keeps_the_order_of_the_catalogue() -> None:
-    found = json.loads(as_json.report(report(*EVERYTHING)))
+    found = json.loads(as_json.render(report(*EVERYTHING)))
     assert [item["rule"] for item in found["results"]] == [result.rule.id for result in EVERYTHING]
+
+
+def test_a_format_that_the_standard_library_has_a_module_of_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """as_csv.py was not: "No module named torchtune_sys.render.csv"."""
+    found = SimpleNamespace(render=lambda value: f"{value.version},csv")
+    monkeypatch.setitem(sys.modules, "torchtune_sys.render.as_csv", found)  # type: ignore[arg-type]
+    assert machine("csv", report(*EVERYTHING)) == "1.2.3,csv"
 
 
 @pytest.mark.parametrize("name", FORMATS)

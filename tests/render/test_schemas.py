@@ -45,16 +45,16 @@ def test_reports_and_snapshots_of_recorded_hosts_are_valid(name: str) -> None:
     seen = load(name)
     results = tuple(judge(seen).values())
     made = Report(snapshot=seen, results=results, version="0", time="2026-02-03T04:05:06Z", epoch_s=0)
-    valid("report", as_json.report(made))
+    valid("report", as_json.render(made))
     valid("snapshot", as_json.snapshot(seen, version="0", time="2026-02-03T04:05:06Z"))
 
 
 def test_a_report_with_every_verdict_is_valid() -> None:
-    valid("report", as_json.report(report(*EVERYTHING)))
+    valid("report", as_json.render(report(*EVERYTHING)))
 
 
 def test_a_report_without_a_reason_for_an_unknown_is_not_valid() -> None:
-    found = json.loads(as_json.report(report(*EVERYTHING)))
+    found = json.loads(as_json.render(report(*EVERYTHING)))
     for item in found["results"]:
         item["why_unknown"] = None
     with pytest.raises(jsonschema.ValidationError):
@@ -63,7 +63,7 @@ def test_a_report_without_a_reason_for_an_unknown_is_not_valid() -> None:
 
 @pytest.mark.parametrize("key", ["schema", "tool", "time", "host", "summary", "results"])
 def test_no_key_of_the_contract_may_be_left_out(key: str) -> None:
-    found = json.loads(as_json.report(report(*EVERYTHING)))
+    found = json.loads(as_json.render(report(*EVERYTHING)))
     del found[key]
     with pytest.raises(jsonschema.ValidationError):
         valid("report", json.dumps(found))

@@ -102,7 +102,7 @@ def test_what_a_subject_has_of_its_own_is_the_fix_in_every_format() -> None:
         assert "TRITON_CACHE_DIR" in printed and "the rule's own words" not in printed
     text = shown(failed("cache-bad", *subjects, fix=(Advice(text="the rule's own words"),)))
     assert "TRITON_CACHE_DIR=/local (takes effect after: restart of the job) (+1 more fix: explain)" in " ".join(text.split())
-    [result] = json.loads(as_json.report(made))["results"]
+    [result] = json.loads(as_json.render(made))["results"]
     assert [action["action"] for action in result["fix"]] == ["environment", "advice"]
 
 

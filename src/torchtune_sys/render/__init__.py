@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from importlib import import_module
 from typing import TYPE_CHECKING
 
@@ -10,10 +11,7 @@ if TYPE_CHECKING:
 
 
 def machine(name: str, report: Report) -> str:
-    """Return the report in one of the formats that take no options."""
-    if name == "json":
-        from torchtune_sys.render import as_json
-
-        return as_json.report(report)
-    rendered: str = import_module(f"{__name__}.{name}").render(report)
+    """Return the report in one of the formats that take no options: by the module of that name, ``as_<name>`` where the standard library has one of the same."""
+    module = f"as_{name}" if name in sys.stdlib_module_names else name
+    rendered: str = import_module(f"{__name__}.{module}").render(report)
     return rendered

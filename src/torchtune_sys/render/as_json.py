@@ -72,7 +72,7 @@ def comparison(value: Comparison) -> str:
     return codec.dumps({"schema": COMPARE, "tool": {"version": __version__}, **msgspec.to_builtins(value)})
 
 
-def report(value: Report) -> str:
+def render(value: Report) -> str:
     return codec.dumps({"schema": REPORT, **_head(value), "results": [_result(result) for result in value.results]})
 
 

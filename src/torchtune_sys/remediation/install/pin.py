@@ -99,7 +99,7 @@ def hold(site: Site, driver: Driver) -> InstallStep:
             source="zypper(8), Package Lock Management",
         )
     if site.system.manager != "pacman":
-        raise NotImplementedError(f"how {site.system.manager} holds packages")
+        raise NotImplementedError(f"remediation/install/pin.py does not say how {site.system.manager} holds packages")
     return InstallStep(
         key="hold",
         title=title,
