@@ -64,6 +64,17 @@ MADE = {
     "started by spawn": lambda: next(iter(torch.utils.data.DataLoader([1], num_workers=1, multiprocessing_context="spawn", collate_fn=lambda each: each))),
     "stands where a number": lambda: bool(torch.ones(2)),
     "which parameters": lambda: torch.optim.SGD([], 1),
+    "they do not fit": lambda: torch.ones(2, 3).t().view(6),
+    "do not fit": lambda: torch.ones(2).expand(3),
+    "layer and of its input": lambda: nn.Conv2d(1, 1, 3)(torch.ones(1, 1, 2, 2)),
+    "shapes of the layer": lambda: torch.ones(10).split([4, 4]),
+    "two data types": lambda: nn.Embedding(2, 2)(torch.ones(1)),
+    "one batch differ": lambda: torch.utils.data.default_collate([[1, 2], [1]]),
+    "no None": lambda: torch.utils.data.default_collate([None, None]),
+    "the dataset is empty": lambda: torch.utils.data.DataLoader([], shuffle=True),
+    "became NaN": lambda: torch.multinomial(torch.tensor([float("nan"), 1.0]), 1),
+    "values became NaN": lambda: torch.distributions.Normal(torch.tensor([float("nan")]), 1.0),
+    "an array is wanted": lambda: torch.ones(4).item(),
 }
 found = {}
 for name, make in MADE.items():
@@ -80,7 +91,7 @@ def raised(tmp_path_factory: pytest.TempPathFactory) -> Mapping[str, str]:
     place = tmp_path_factory.mktemp("made")
     done = subprocess.run([torch_python(), "-c", MADE, str(place / "saved.pt")], capture_output=True, text=True, check=True)
     found: dict[str, str] = json.loads(done.stdout.splitlines()[-1])
-    assert len(found) == 18
+    assert len(found) == 29
     return found
 
 
@@ -144,6 +155,49 @@ def test_what_ended_the_program_comes_before_a_warning() -> None:
     value = found(stdin=f"{warned}{FRAMES}{ended}".encode())
     assert isinstance(value["causes"], list)
     assert [each["cause"] for each in value["causes"]] == ["extension-torch-abi-mismatch", "driver-too-old"]
+
+
+INTERRUPTED = FRAMES + "KeyboardInterrupt\nRuntimeError: DataLoader worker (pid 88) is killed by signal: Interrupt.\n"
+
+
+@pytest.mark.parametrize(
+    ("before", "status", "first"),
+    [
+        ("", 3, "interrupted by somebody: no error of a program stands before it"),
+        ("I pressed Ctrl-C in epoch 4, is the checkpoint of epoch 3 whole?\n", 0, "no failure was found"),
+        (
+            "My training hangs on one of two nodes, so I pressed Ctrl-C:\n",
+            3,
+            "cause not known: somebody tells that something fails",
+        ),
+        (f"{FRAMES}RuntimeError: something new\n", 3, "error not known"),
+    ],
+)
+def test_who_ends_a_program_by_hand_makes_no_error(before: str, status: int, first: str) -> None:
+    done = run(stdin=(before + INTERRUPTED).encode())
+    said = done.stdout.decode()
+    assert (done.returncode, said.startswith(first)) == (status, True), said
+    assert ("/home/me/train.py:15 in step" in said) == (status == 3)
+
+
+@pytest.mark.parametrize(
+    ("assertion", "words"),
+    [
+        ("Loss.cu:245: nll_loss_forward: block: [0,0,0], thread: [5,0,0] Assertion `t >= 0 && t < n_classes` failed.", "the labels"),
+        ("Indexing.cu:1422: indexSelectLargeIndex: block: [8,0,0], thread: [0,0,0] Assertion `srcIndex < srcSelectDimSize` failed.", "embedding"),
+        ("Loss.cu:91: operator(): block: [0,0,0], thread: [0,0,0] Assertion `input_val >= zero && input_val <= one` failed.", "BCEWithLogits"),
+        ("unknown.cu:1: f: block: [0,0,0], thread: [0,0,0] Assertion `x` failed.", "CUDA_LAUNCH_BLOCKING=1"),
+    ],
+)  # fmt: skip
+def test_an_assertion_of_the_device_tells_what_is_out_of_range(assertion: str, words: str) -> None:
+    told = found(stdin=f"{assertion}\n{FRAMES}RuntimeError: CUDA error: device-side assert triggered\n".encode())["unexplained"]
+    assert isinstance(told, list)
+    assert words in told[0]["fix"]
+
+
+def test_what_nccl_prints_as_information_is_no_error() -> None:
+    line = "g1:1:2 [0] NCCL INFO Failed to open libnccl-tuner.so: libnccl-tuner.so: cannot open shared object file: No such file or directory. Using internal tuner plugin.\n"
+    assert (run(stdin=line.encode()).returncode, found(stdin=line.encode())["unexplained"]) == (0, [])
 
 
 CRASH = """Fatal Python error: Segmentation fault

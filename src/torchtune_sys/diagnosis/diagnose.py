@@ -92,7 +92,7 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
     unknown = () if sure else outliers.named(errors_but_for(symptoms), lines)
     named, unknown = process_exits.of_process(errors if unexplained.ended(unknown) else named, unknown, lines)
     if not named and not unknown:
-        unknown = unexplained.alone(heard) or tuple(told_symptoms.complaints_of(_prose(heard)))[:1]
+        unknown = _complaints(heard)
     return Diagnosis(
         causes=tuple(replace(each, evidence=tuple(map(given.as_printed, each.evidence))) for each in named),
         unexplained=tuple(map(given.as_printed, unknown)),
@@ -260,6 +260,18 @@ def _without_ended(symptoms: list[Symptom], errors_but_for: _Errors) -> list[Sym
         replace(each, candidates=(), consequence=True) if id(each) in behind and ended.intersection(each.ranks) else each
         for each in symptoms
     ]
+
+
+def _complaints(lines: Mapping[str, Sequence[LogLine]]) -> tuple[Unexplained, ...]:
+    """Return an error without its traceback, else what somebody complains of; where he interrupted the program, with the place; else that alone, if nobody says that he only wanted to end it."""
+    stopped = unexplained.interrupted(lines)
+    if not stopped and (alone := unexplained.alone(lines)):
+        return alone
+    said = _prose(lines)
+    told = tuple(told_symptoms.complaints_of(said))[:1]
+    if told or not stopped:
+        return tuple(replace(each, place=stopped[0].place) for each in told) if stopped else told
+    return () if any(map(taken_back.is_by_oneself, said.values())) else stopped
 
 
 def _without_own_doing(symptoms: list[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> list[Symptom]:

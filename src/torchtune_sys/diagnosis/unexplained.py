@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import operator
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 from torchtune_sys.diagnosis.frames import frame_of, is_own, place_of
@@ -28,8 +28,8 @@ _MISTAKES = frozenset(
 _WHERE = "the line that the traceback ends with is the program's own: print what it uses there, on this rank and with this data"
 _ROOT_HEAD, _ROOT, _LAUNCHER = "Root Cause (first observed failure)", re.compile(r"^\s*exitcode {1,8}: -?[1-9]"), "torchrun"
 """torch/distributed/elastic/multiprocessing/errors/__init__.py: all that is left where only torchrun's summary is given."""
-_WARNED = re.compile(r"\b[A-Z]\w{1,40}Warning: ")
-"""CPython Lib/warnings.py: the program goes on behind it."""
+_WARNED = re.compile(r"\b[A-Z]\w{1,40}Warning: |\bNCCL INFO ")
+"""CPython Lib/warnings.py, NCCL src/debug.cc: the program goes on behind it."""
 
 
 def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> tuple[Unexplained, ...]:
@@ -62,7 +62,7 @@ def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Sympt
     return tuple(_distinct(first or ([] if named else (roots or after)[:1])))[:_MOST]
 
 
-def alone(lines: dict[str, Sequence[LogLine]]) -> tuple[Unexplained, ...]:
+def alone(lines: Mapping[str, Sequence[LogLine]]) -> tuple[Unexplained, ...]:
     """Return the first error that stands without the traceback or the program it is of: in a line of its own, or in the title that somebody gave it.
 
     Where there is none, the first that a sentence names; else where a traceback that lost its end stops.
@@ -161,6 +161,28 @@ class Asked:
         return self._answers[-1][1]
 
 
+def interrupted(lines: Mapping[str, Sequence[LogLine]]) -> tuple[Unexplained, ...]:
+    """Return where somebody interrupted the program, that is no error of its own: the frames tell what it did just then."""
+    for source, part in lines.items():
+        frames: list[re.Match[str]] = []
+        for line in part:
+            frame = frame_of(line)
+            if frame is not None:
+                frames.append(frame)
+            elif line.text.startswith(_INTERRUPT) and frames:
+                place, ranks = place_of(frames), (line.rank,) if line.rank is not None else ()
+                return (
+                    Unexplained(
+                        source=source, line=line.number, text=_INTERRUPT, program="python", place=place, ask=_ASK, ranks=ranks
+                    ),
+                )
+    return ()
+
+
+_INTERRUPT = "KeyboardInterrupt"
+_ASK = "nothing failed before somebody pressed Ctrl-C, or sent SIGINT; if it stood still: the place above on each rank (py-spy dump --pid PID), before it is interrupted"
+
+
 def ended(unknown: Sequence[Unexplained]) -> bool:
     """Return whether one is an exception that nobody caught, in code that the traceback shows."""
     return any(each.place for each in unknown)
@@ -195,6 +217,8 @@ def _errors(lines: Sequence[LogLine], source: str, known: dict[tuple[str, int], 
         raised = RAISED.match(_dedented(line.text, frames)) or (
             _ANY_NAME.match(line.text) if frames and is_raised(line, above) else None
         )
+        if raised is not None and raised["name"] == _INTERRUPT:
+            return  # what follows is the end of a program that somebody ended
         if raised is not None and (frames or len(lines) <= _PASTE) and not is_no_output(line.text[:_TEXT]):
             name = raised["name"]
             is_own_mistake = name in _MISTAKES and bool(frames) and is_own(frames[-1])

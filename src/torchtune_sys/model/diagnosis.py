@@ -64,7 +64,7 @@ class Unexplained(msgspec.Struct, frozen=True, kw_only=True):
     fix: str = ""
     """Where to look in the training program, if the words tell of a mistake of its own; empty if nothing knows them."""
     ask: str = ""
-    """What to run, or to tell, to find the cause of a complaint; empty for an error of a program."""
+    """What to run, or to tell, to find the cause of a complaint, or of why somebody interrupted a program (then ``program`` is python); empty for an error of a program."""
     hosts: tuple[str, ...] = ()
     ranks: tuple[int, ...] = ()
 

@@ -34,7 +34,16 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
         by = f" ({whose})" if whose else ""
         yield line(
             f"{clean(error.source)}:{error.line}{by}: {cut(error.text, _ERROR)}",
-            label=("told" if error.ask else "in program" if error.fix else "not known", "warning"),
+            label=(
+                "stopped"
+                if error.ask and error.program == "python"
+                else "told"
+                if error.ask
+                else "in program"
+                if error.fix
+                else "not known",
+                "warning",
+            ),
             indent=2,
             hang=13,
         )
@@ -78,6 +87,8 @@ def _headline(value: Diagnosis) -> str:
         return _first(value.causes)
     if value.unexplained:
         where = "".join(f", {each}" for each in _where(value.unexplained[0]))
+        if value.unexplained[0].ask and value.unexplained[0].program == "python":
+            return f"interrupted by somebody{where}: no error of a program stands before it"
         if value.unexplained[0].ask:
             return "cause not known: somebody tells that something fails, but no line of a program says what"
         if value.unexplained[0].fix:

@@ -63,7 +63,9 @@ def without(
     over = {
         source: _over(part, {each.line.number for each in symptoms if each.source == source}) for source, part in lines.items()
     }
-    kept = {source: [line for line in part if line.number not in over[source]] for source, part in lines.items()}
+    kept: dict[str, Sequence[LogLine]] = {
+        source: [line for line in part if line.number not in over[source]] for source, part in lines.items()
+    }
     rest = [
         each
         for each in symptoms
