@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from functools import cache
+from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -12,8 +13,9 @@ from made_hosts import READERS, compared, facts_line, odd, put, store
 
 from torchtune_sys.cli.commands.compare import status
 from torchtune_sys.fleet.comparing import Comparing, findings, heavy, value_seen
+from torchtune_sys.fleet.reading import read
 from torchtune_sys.fleet.spread import spread
-from torchtune_sys.fleet.store import HostFacts
+from torchtune_sys.fleet.store import HostFacts, Store
 from torchtune_sys.model.comparison import DifferenceWeight
 
 TORCH = put("python/torch/version", "2.6.0+cu124")
@@ -261,3 +263,22 @@ def test_a_host_that_says_a_finding_a_thousand_times_is_one_host() -> None:
     loud = HostFacts(name="a", file="a.json", variants={}, findings={"error": ("x-y",) * 1000})
     told = findings([loud, HostFacts(name="b", file="b.json", variants={}, findings={"error": ("x-y",)})])
     assert [one.hosts for one in told] == [("a", "b")]
+
+
+@pytest.mark.parametrize("names", ["made-up-{}", "node-00000"])
+def test_hosts_that_one_file_makes_up_are_no_majority(names: str, tmp_path: Path) -> None:
+    """In a folder where each node leaves its own: with forty in one file the three true ones were those that differ."""
+    own = ten_hosts()[:3]
+    for number, line in enumerate((*own, facts_line(7, TORCH))):
+        (tmp_path / f"n{number}.json").write_bytes(line)
+    crowd = [facts_line(4, KERNEL).replace(b"node-00004", names.format(number).encode()) for number in range(40)]
+    (tmp_path / "n9.json").write_bytes(b"\n".join(crowd))
+    into = Store()
+    assert read([str(tmp_path)], into) == ()
+    found = Comparing(into, READERS).among_themselves()
+    assert {item.fact for item in found.odd} == {"python.torch.version"} and {item.host for item in found.odd} == {"node-00007"}
+    assert any("40 told by n9.json" in kind.name for kind in found.kinds)
+    together = Store()
+    (tmp_path / "n9.json").write_bytes(b"\n".join((*own, facts_line(9, KERNEL))))
+    read([str(tmp_path / "n9.json")], together)
+    assert {item.host for item in Comparing(together, READERS).among_themselves().odd} == {"node-00009"}, "one file of all"

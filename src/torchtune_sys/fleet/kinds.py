@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 
 import msgspec
 
 from torchtune_sys.fleet.leaves import Leaves
-from torchtune_sys.fleet.store import Family, Store
+from torchtune_sys.fleet.store import Family, HostFacts, Store
 
 _VENDORS = {'"0x10de"': "NVIDIA", '"0x1002"': "AMD"}
 _GPU_CLASSES = ('"0x0300', '"0x0302', '"0x0380', '"0x1200')
@@ -31,12 +32,23 @@ def kinds(store: Store) -> dict[str, list[int]]:
     """Return the hosts by kind, the most frequent kind first."""
     seen = _Look(store).all()
     named = {one.devices: one.names for one in seen if one.devices and one.names}
-    labels = [_label(one, named) for one in seen]
+    labels = [_label(one, named) + crowd for one, crowd in zip(seen, _crowds(store.hosts), strict=True)]
     known = Counter(label for label in labels if _UNTOLD not in label).most_common()
     found: dict[str, list[int]] = {}
     for host, label in enumerate(labels):
         found.setdefault(_likely(label, [name for name, _ in known]) if _UNTOLD in label else label, []).append(host)
     return dict(sorted(found.items(), key=lambda item: -len(item[1])))
+
+
+def _crowds(hosts: Sequence[HostFacts]) -> list[str]:
+    """Return for each host what else its kind says: where most files or hosts tell of one host, those of which one tells together stand apart. Forty that it makes up would
+    be what is usual, and all true ones odd."""
+    times = Counter(host.teller for host in hosts)
+    crowds = {teller for teller, count in times.items() if teller and count > 1}
+    if 2 * len(crowds) >= len(times):
+        return [""] * len(hosts)
+    told = {teller: f" ({times[teller]} told by {os.path.basename(teller)})" for teller in crowds}
+    return [told.get(host.teller, "") for host in hosts]
 
 
 def _label(one: _Seen, named: dict[tuple[str, ...], tuple[str, ...]]) -> str:

@@ -57,10 +57,13 @@ def read(paths: Iterable[str], store: Store, progress: Callable[[int], None] = l
     for path in _files(paths, unread):
         try:
             for name, document in _documents(path):
+                count = len(store.hosts)
                 try:
                     add(document, name, store, unread)
                 except (ValueError, UnreadableInput) as error:
                     unread.append(Unread(name=name, why=_said(error, name)))
+                for host in store.hosts[count:]:
+                    host.teller = host.teller or path
                 progress(len(store.hosts))
                 if len(unread) > UNREAD_LIMIT:
                     raise UnreadableInput(f"{name}: more than {UNREAD_LIMIT:,} are not read: the rest is left out", "")
@@ -302,6 +305,7 @@ def _of_collected(whole: dict[str, Any], name: str, store: Store, unread: list[U
     clock = whole.get("clock_offset_s")
     for one in store.hosts[count:]:
         # What one host tells of several may be a joint pre-flight, or made up.
+        one.teller = host
         one.name = plain_name(host) if len(store.hosts) - count == 1 else f"{one.name} (reported by {plain_name(host)})"
         if clock is not None:
             store.note(one, "clock", _encode({"offset_s": clock}))

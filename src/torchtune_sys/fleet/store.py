@@ -108,6 +108,8 @@ class HostFacts(msgspec.Struct, kw_only=True):
     """Of facts that no rule of ours reads, as the file tells them (a report's own severities)."""
     epoch_s: float | None = None
     """When its document was made, where that tells (Unix)."""
+    teller: str = ""
+    """The file, or the host that was asked, that tells of it."""
 
     @property
     def told(self) -> set[str]:
