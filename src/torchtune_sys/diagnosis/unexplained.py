@@ -32,7 +32,7 @@ _WARNED = re.compile(r"\b[A-Z]\w{1,40}Warning: |\bNCCL INFO ")
 """CPython Lib/warnings.py, NCCL src/debug.cc: the program goes on behind it."""
 
 
-def unexplained_of(lines: dict[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> tuple[Unexplained, ...]:
+def unexplained_of(lines: Mapping[str, Sequence[LogLine]], symptoms: Sequence[Symptom]) -> tuple[Unexplained, ...]:
     """Return the first errors of each text that no cause explains; where all follow from others, and nothing is named, the first of these."""
     following = {(symptom.source, symptom.line.number) for symptom in symptoms if symptom.consequence}
     known = {(symptom.source, symptom.line.number): symptom for symptom in symptoms if not symptom.candidates}

@@ -15,6 +15,8 @@ READING = os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC | os.O_NOCTTY
 class NotRegular(OSError):
     """Something other than a regular file, which was not opened."""
 
+    strerror: str
+
 
 def open_regular(path: str, flags: int = 0) -> int:
     """Return a descriptor of a regular file, opened to be read; ``flags`` may be O_NOFOLLOW. It is looked at before it is opened, and is the same then, whoever
