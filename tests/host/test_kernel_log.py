@@ -6,7 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from torchtune_sys.formats.kernel_log import LINES, WIDTH, WORDS, stamps, telling
+from torchtune_sys.formats import kernel_log
+from torchtune_sys.formats.kernel_log import LINES, WIDTH, WORDS, is_crash, message_start, stamps, telling
 from torchtune_sys.formats.kernel_messages import EVENTS, address, events, read_log
 
 XID = "NVRM: Xid (PCI:0000:18:00): 79, pid=7, name=python3, GPU has fallen off the bus."
@@ -125,3 +126,50 @@ def test_events_are_in_order_and_counted(lines: list[tuple[float | None, str]]) 
 def test_crashes_of_other_programs_are_not_kept() -> None:
     """A recording shows them to strangers."""
     assert telling("[1.000000] secret-tool[4711]: segfault at 0 ip 0 sp 0 error 4 in libc.so.6[167ad8,7ff8]\n") == []
+
+
+_BEGINNINGS = (
+    "[",
+    " ",
+    "   ",
+    "5",
+    "1234567",
+    "1234567890123",
+    ".",
+    "000001",
+    "00000",
+    "]",
+    "] ",
+    "[ T12]",
+    "[    T1] ",
+    "+",
+    "\u0663",
+    "<6>",
+    "x",
+    ", ",
+)
+
+
+@settings(max_examples=500, deadline=None, database=None)
+@given(st.lists(st.sampled_from(_BEGINNINGS), max_size=8).map("".join))
+def test_a_message_begins_where_the_pattern_says(line: str) -> None:
+    """Of most lines the beginning is found without it."""
+    for each in (line, f"[{line}", f"[    5.100000{line}", f"[    5.100000] {line}"):
+        found = kernel_log._OF_A_DAEMON.match(each) or kernel_log._STAMP.match(each)
+        assert message_start(each) == (found.end() if found else None)
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "segfault at 0",
+        "general protection fault",
+        "trap invalid opcode",
+        "bad frame in x",
+        "unhandled signal 11",
+        "vsyscall read",
+    ],
+)
+def test_a_crash_is_known_by_its_words(words: str) -> None:
+    assert is_crash(f"python[77]: {words}", 0)
+    assert not is_crash(f"python[77] {words[1:]}", 0)

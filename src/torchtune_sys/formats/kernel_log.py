@@ -5,6 +5,7 @@ Most lines of a log say nothing: a line is looked at (and recorded) only if it h
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Iterable, Iterator
 
@@ -52,22 +53,34 @@ def telling(text: str, messages: str | None = None) -> list[str]:
     """
     messages = text if messages is None else messages
     ends: set[int] = set()
-    lacking = [part for part in _SHARED if part not in messages]
     has_trace = _IN_A_TRACE in messages
-    for word in WORDS:
-        if (word[0] == "[" and not has_trace) or any(part in word for part in lacking):
-            continue
-        found = 0
-        # To find is faster than to find the last one, and most words are nowhere.
-        at = text.rfind(word) if word in messages else -1
-        while at >= 0 and found < LINES:
-            end = text.find("\n", at)
-            ends.add(len(text) if end < 0 else end)
-            found += 1
-            at = text.rfind(word, 0, max(text.rfind("\n", 0, at), 0))
+    for part, words in _by_part().items():
+        for word in words if part in messages else ():
+            if word in messages and (word[0] != "[" or has_trace):
+                ends.update(_ends(text, word))
     starts = ((max(text.rfind("\n", 0, end) + 1, end - WIDTH * 8), end) for end in sorted(ends))
     lines = (text[start:end] for start, end in starts if not _continues_another_s(text, start))
     return [_plain(line)[:WIDTH] for line in lines if _SERIAL not in line]
+
+
+@functools.cache
+def _by_part() -> dict[str, list[str]]:
+    """Return the words by the first of the shared parts that each has, or ""."""
+    found: dict[str, list[str]] = {}
+    for word in WORDS:
+        found.setdefault(next((part for part in _SHARED if part in word), ""), []).append(word)
+    return found
+
+
+def _ends(text: str, word: str) -> Iterator[int]:
+    """Yield where the lines with a word end, the newest first."""
+    at = text.rfind(word)
+    for _ in range(LINES):
+        if at < 0:
+            return
+        end = text.find("\n", at)
+        yield len(text) if end < 0 else end
+        at = text.rfind(word, 0, max(text.rfind("\n", 0, at), 0))
 
 
 _STAMP = pattern(
@@ -84,19 +97,22 @@ def message_start(line: str) -> int | None:
     >>> message_start("[    5.100000] NVRM: x"), message_start("Aug 26 14:08:07 host kernel: NVRM: x"), message_start("NVRM: x")
     (15, 29, None)
     """
+    if line[:1] == "[":  # as in the ring buffer, and in most logs: no pattern is needed
+        seconds, _, rest = line[1:24].lstrip(" ").partition(".")
+        if seconds.isdecimal() and len(seconds) <= 12 and rest[:6].isdecimal() and rest[6:8] == "] ":
+            return line.index("]") + 2
     found = _OF_A_DAEMON.match(line) or _STAMP.match(line)
     return found.end() if found else None
 
 
-_CRASHED = pattern(
-    r"(?:traps: )?.{1,16}\[\d{1,10}\]:? (?:segfault |general protection|trap |bad frame|unhandled |vsyscall )|User process fault: "
-)
+_CRASHES = ("segfault ", "general protection", "trap ", "bad frame", "unhandled ", "vsyscall ")
+_CRASHED = pattern(rf"(?:traps: )?.{{1,16}}\[\d{{1,10}}\]:? (?:{'|'.join(_CRASHES)})|User process fault: ")
 """Before the name of a mapped file, and behind that of a task: both are the user's (arch/*/mm/fault.c, kernel/traps.c)."""
 
 
 def is_crash(line: str, start: int) -> bool:
     """Return whether the message that begins at ``start`` tells of a program that crashed."""
-    return _CRASHED.match(line, start) is not None
+    return any(words in line for words in (*_CRASHES, "User process fault: ")) and _CRASHED.match(line, start) is not None
 
 
 _LINES_OF_A_MESSAGE = 40

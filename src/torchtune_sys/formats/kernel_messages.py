@@ -125,15 +125,15 @@ class _EventCollector:
             self._gpu = address(found["subject"]) if found else ""
         elif "NVRM: " in line and (found := own.search(rf"NVRM: .*?BAR\d is \d+M @ \S+ \(PCI:{PCI}\)")):
             self._amend("gpu-bar", subject=address(found["subject"]))
-        elif found := own.search(r"NVRM: .*kernel module has the version (\S+?)[.,]?(?:\s|$)"):
+        elif "NVRM: " in line and (found := own.search(r"NVRM: .*kernel module has the version (\S+?)[.,]?(?:\s|$)")):
             self._amend("api-mismatch", who=found[1][:20])
-        elif found := own.search(r"oom-kill:constraint=(\w{1,40})(?:.*?oom_memcg=([^,]{1,200}))?"):
+        elif "oom-kill:" in line and (found := own.search(r"oom-kill:constraint=(\w{1,40})(?:.*?oom_memcg=([^,]{1,200}))?")):
             self._cgroup = f"{found[1]} {found[2] or ''}".strip()
         elif "] UnsupReq" in line:
             self._amend("aer-uncorrected", text="UnsupReq")
         elif "[Hardware Error]:" in line:
             self._firmware(time, own)
-        elif "[" in line and (found := own.search(rf"\+0x[0-9a-f]+/0x[0-9a-f]+ \[({_MODULES})\]")):
+        elif "+0x" in line and (found := own.search(rf"\+0x[0-9a-f]+/0x[0-9a-f]+ \[({_MODULES})\]")):
             self._amend("lockup", "hung-task", "oops", "panic", text=f"in the module {found[1]}")
 
     def _firmware(self, time: float | None, own: _Line) -> None:

@@ -12,11 +12,12 @@ import sys
 from _frozen_importlib import ModuleSpec
 from _frozen_importlib_external import MAGIC_NUMBER, SourceFileLoader
 from collections.abc import Sequence
-from io import FileIO
 from types import CodeType
 
 _BEGINNING = MAGIC_NUMBER + bytes(4)
 """Of byte code that is valid as long as its source has the time and size that follow (PEP 552)."""
+_LARGEST = 1 << 16
+"""Bytes of byte code that are read, at once; a larger one is left to Python's own way."""
 
 
 def find() -> None:
@@ -53,12 +54,17 @@ class _Loader(SourceFileLoader):
     def get_code(self, fullname: str) -> CodeType | None:
         """Return the byte code of the module; see :class:`importlib.abc.InspectLoader`."""
         try:
-            with FileIO(self.cached) as file:
-                data = file.readall()
+            file = os.open(self.cached, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                data = os.read(file, _LARGEST)
+            finally:
+                os.close(file)
         except OSError:
             data = b""
         made_of = (int(self.source.st_mtime), self.source.st_size)
-        if data[:16] == _BEGINNING + b"".join((number & 0xFFFFFFFF).to_bytes(4, "little") for number in made_of):
+        if len(data) < _LARGEST and data[:16] == _BEGINNING + b"".join(
+            (number & 0xFFFFFFFF).to_bytes(4, "little") for number in made_of
+        ):
             code: CodeType = marshal.loads(memoryview(data)[16:])
             if code.co_filename == self.path:
                 return code

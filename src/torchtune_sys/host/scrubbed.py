@@ -61,7 +61,7 @@ class ScrubbedHost(Host):
         if isinstance(found, Missing):
             return found
         if self._env is None or self._env[0] != found:
-            self._env = (found, {name: scrubbed(value) for name, value in found.items() if not secret(name, value)})
+            self._env = (found, scrubbed_answer({name: value for name, value in found.items() if not secret(name, value)}))
         return dict(self._env[1])
 
     def ask(self, question: str, timeout_s: float = 10.0) -> Fact[Any]:

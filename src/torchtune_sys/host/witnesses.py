@@ -7,7 +7,6 @@ interface whose target is not there shows the same of the target: sysfs makes bo
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable
 from typing import Any, TypeVar
 
@@ -16,6 +15,7 @@ import msgspec
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host, Output, Space, Stat
 from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, Why, absent
 
 _T = TypeVar("_T")
@@ -172,7 +172,7 @@ TREES = (
 
 _BELOW = tuple((tree, (f"{tree.root}/", *tree.linked)) for tree in TREES)
 """Each with how the paths in it begin: asked of every file that is not there."""
-_PROCESS = re.compile(r"/proc/(?!1(?:/|$))[0-9]")
+_PROCESS = pattern(r"/proc/(?!1(?:/|$))[0-9]")
 LINKED = (
     "/sys/bus/pci/devices/",
     "/sys/class/block/",

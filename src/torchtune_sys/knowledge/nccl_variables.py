@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import functools
-import re
 
 import msgspec
 
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.version import Version, version
 
 
@@ -78,7 +78,7 @@ def accepts(name: str, value: str) -> bool | None:
 _BITS = {"NCCL_IB_TIMEOUT": 5, "NCCL_IB_RETRY_CNT": 3, "NCCL_IB_SL": 4, "NCCL_IB_TC": 8}
 """Widths of what NCCL hands to the adapter as it is: InfiniBand architecture specification, volume 1 (Local ACK Timeout, retry count, SL, TClass);
 the fields of Linux include/linux/mlx5/mlx5_ifc.h, which take the lowest bits of what is too large."""
-_WITH_UNIT = re.compile(r"(\d{1,18})[ \t]*(?:[kKmMgG](?:i?[bB])?|[eE]\d{1,3})")
+_WITH_UNIT = pattern(r"(\d{1,18})[ \t]*(?:[kKmMgG](?:i?[bB])?|[eE]\d{1,3})")
 
 
 def counts_as(name: str, value: str) -> tuple[int, str] | None:

@@ -174,7 +174,7 @@ def rules_of(*modules: ModuleType) -> tuple[Rule, ...]:
         value
         for module in modules
         for value in vars(module).values()
-        if isinstance(value, Rule) and value.judge.__module__ == module.__name__
+        if type(value) is Rule and value.judge.__module__ == module.__name__
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterable
 import msgspec
 
 from torchtune_sys import PROGRAM
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.steering import disarmed, escaped, no_command
 
 Span = tuple[str, str]
@@ -43,7 +44,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its commands are for another host, on which this tool is not where it is here."""
 
 
-_COMMAND = re.compile(rf"(?<![^\s(\"'`]){re.escape(PROGRAM)}(?= (?:--)?[a-z]+(?:[\s,;:.)\"'`-]|$))")
+_COMMAND = pattern(rf"(?<![^\s(\"'`]){re.escape(PROGRAM)}(?= (?:--)?[a-z]+(?:[\s,;:.)\"'`-]|$))")
 ROOM, _NARROW_HANG = 24, 4
 """Columns that words must have beside a label, and how far they are indented below a label that leaves them less."""
 _BLANK = "\u00a0"

@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.steering import escaped
 
-_NUMBERED = re.compile(r"(.*?)(\d{1,19})(\D*)", re.DOTALL)
+_NUMBERED = pattern(r"(.*?)(\d{1,19})(\D*)", re.DOTALL)
 
 
 def host_word(name: str) -> str:

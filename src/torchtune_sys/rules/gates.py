@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from typing import Protocol
 
@@ -17,6 +16,7 @@ from torchtune_sys.model.facts.pci import PciDevice
 from torchtune_sys.model.facts.python import LiveTorch, Torch
 from torchtune_sys.model.integrated_gpus import is_intel_card
 from torchtune_sys.model.launchers import JOB_VARIABLES
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.snapshot import Snapshot, container_told, pci_devices_told
 from torchtune_sys.model.values import (
     Missing,
@@ -48,7 +48,7 @@ NO_TORCH = "torch is not installed in the judged interpreter"
 _LOOK_FAILED = (Why.TIMEOUT, Why.FAILED, Why.UNPARSED, Why.CRASHED, Why.DENIED)
 
 
-_IS_GPU = re.compile(r"/dev/nvidia[0-9]{1,4}")
+_IS_GPU = pattern(r"/dev/nvidia[0-9]{1,4}")
 
 
 def nvidia_hardware(s: Snapshot) -> None:

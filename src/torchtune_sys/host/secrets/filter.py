@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import itertools
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from functools import lru_cache
 from typing import Any
 
@@ -127,11 +127,21 @@ def scrubbed(text: str, *, may_be_a_log: bool = True) -> str:
             text = _forms().over_lines(text, low)
             text = _forms().behind_prefixes(text) if may_be_a_log else text
         if hints or "ommand line: " in text or not text.isascii():
-            lines = ((line[:-1], "\r") if line[-1:] == "\r" else (line, "") for line in text.split("\n"))
-            text = "\n".join(_line(line, hints) + end for line, end in lines)
+            text = "\n".join(_lines(text, hints))
     elif "ommand line: " in text or not text.isascii() or _has(_lowered(text), HINTS):
         text = _line(text)
     return _LONG.sub(_unless_random, text)
+
+
+def _lines(text: str, hints: tuple[str, ...]) -> Iterator[str]:
+    """Yield the lines without their secrets; most hold no hint, and are not looked at further."""
+    special = "\\" in text or "\x1b" in text or "ommand line: " in text or not text.isascii()
+    for line, low in zip(text.split("\n"), _without_usual(_lowered(text)).split("\n"), strict=True):
+        if special or _has(low, hints):
+            end = "\r" if line[-1:] == "\r" else ""
+            yield _line(line.removesuffix("\r"), hints) + end
+        else:
+            yield line
 
 
 def _in_pieces(text: str) -> str:
@@ -357,7 +367,9 @@ def scrubbed_arguments(text: str) -> str:
 def _known(name: str, value: str) -> bool:
     from torchtune_sys.host.kernel_arguments import harmless
 
-    if (_has(_lowered(name), IN_NAMES) and re.search(NAMES, name, re.IGNORECASE)) or _LOGIN_IN_ARGUMENT.search(value):
+    if (_has(_lowered(name), IN_NAMES) and re.search(NAMES, name, re.IGNORECASE)) or (
+        "@" in value and _LOGIN_IN_ARGUMENT.search(value)
+    ):
         return False
     return harmless(name) or _PLAIN_VALUE.fullmatch(value.strip('"')) is not None
 

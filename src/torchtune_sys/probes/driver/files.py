@@ -12,6 +12,7 @@ from torchtune_sys.host.base import Host, Stat
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.driver import DeviceNode
 from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, Why, fact, known, need
 
 _LIBRARIES = ("libcuda.so", "libnvidia-ml.so")
@@ -39,7 +40,7 @@ class Libraries(msgspec.Struct, frozen=True, kw_only=True):
     apart: tuple[str, ...]
 
 
-_OF_32_BITS = re.compile(r"/(?:i[3-6]86-linux-gnu|lib32|arm-linux-gnueabihf)\b")
+_OF_32_BITS = pattern(r"/(?:i[3-6]86-linux-gnu|lib32|arm-linux-gnueabihf)\b")
 
 
 def read_libraries(host: Host) -> Libraries:
@@ -92,7 +93,7 @@ def _apart(cuda: str, management: str) -> tuple[str, ...]:
 DRIVER_CONTAINER = "/run/nvidia/driver"
 """The root of the container in which NVIDIA's GPU operator installs the driver of a Kubernetes node; programs of the host do not look there."""
 _OF_CONTAINER = tuple(f"{DRIVER_CONTAINER}/usr/{folder}" for folder in ("lib/x86_64-linux-gnu", "lib64", "lib/aarch64-linux-gnu"))
-_COMPAT = re.compile(r"/(?:cuda-)?compat(?:-[\w.-]{1,20})?/")
+_COMPAT = pattern(r"/(?:cuda-)?compat(?:-[\w.-]{1,20})?/")
 """The folders of cuda-compat, whose libcuda is newer than the driver on purpose (forward compatibility): NVIDIA's, and conda-forge's cuda-compat,
 which an environment's lib links to."""
 

@@ -34,7 +34,7 @@ class SettingLine(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def is_pattern(self) -> bool:
-        return any(sign in self.path for sign in "*?[")
+        return "*" in self.path or "?" in self.path or "[" in self.path
 
 
 class Reading(msgspec.Struct, frozen=True, kw_only=True):

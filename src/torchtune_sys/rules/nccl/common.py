@@ -6,6 +6,7 @@ import re
 
 from torchtune_sys.knowledge import nccl
 from torchtune_sys.model.facts.network import Interface, NcclSetting, NetworkFacts
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.snapshot import Snapshot, container_told, is_pasted, kept
 from torchtune_sys.model.values import Missing, NotApplicable, absent, known, known_or_unknown, need
 from torchtune_sys.model.version import Version, show, version
@@ -176,7 +177,7 @@ def _is_on_own_bridge(s: Snapshot, interface: Interface, address: str) -> bool:
     return any(one.address == address and known(one.prefix_length, 0) == 16 for one in known(interface.addresses, ()))
 
 
-_OF_WSL = re.compile(r"172\.(?:1[6-9]|2[0-9]|3[01])\.")
+_OF_WSL = pattern(r"172\.(?:1[6-9]|2[0-9]|3[01])\.")
 
 
 def _is_behind_windows(s: Snapshot, interface: Interface, address: str) -> bool:
@@ -192,7 +193,7 @@ def _is_behind_windows(s: Snapshot, interface: Interface, address: str) -> bool:
 
 _DEFAULT_BRIDGE = "172.17."
 """Docker's, on which containers know no names of each other; on the networks that compose makes they do."""
-_WITH_OWN_BRIDGES = {"docker": re.compile(r"172\.(?:1[7-9]|2[0-9]|3[01])\."), "podman": re.compile(r"10\.88\.")}
+_WITH_OWN_BRIDGES = {"docker": pattern(r"172\.(?:1[7-9]|2[0-9]|3[01])\."), "podman": pattern(r"10\.88\.")}
 
 
 def _is_inside(network: NetworkFacts) -> bool:
@@ -200,7 +201,7 @@ def _is_inside(network: NetworkFacts) -> bool:
     return not any(interface.kind in _WITH_DEVICE and known(interface.addresses, ()) for interface in interfaces)
 
 
-_PLAIN_NAME = re.compile(r"[\w.@+-]+", re.ASCII)
+_PLAIN_NAME = pattern(r"[\w.@+-]+", re.ASCII)
 
 
 def better(s: Snapshot) -> tuple[str, ...]:
