@@ -11,8 +11,8 @@ from torchtune_sys import engine
 from torchtune_sys.cli.take_snapshot import begin
 from torchtune_sys.errors import UnreadableInput
 from torchtune_sys.model.rule import Verdict
-from torchtune_sys.model.snapshot import Snapshot, gpus_told
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.snapshot import Snapshot, gpus_told, pci_devices_by_address, pci_devices_told
+from torchtune_sys.model.values import Missing, known
 from torchtune_sys.rules import CATALOGUE
 
 SMI = """
@@ -132,3 +132,66 @@ def test_no_secret_of_an_output_is_kept(tmp_path: Path) -> None:
         )
     )
     assert token not in repr(seen)
+
+
+SYSFS = {
+    "sys/devices/pci0000:{0}/0000:{0}:00.0/0000:{1}:00.0/class": "0x030200",
+    "sys/devices/pci0000:{0}/0000:{0}:00.0/0000:{1}:00.0/vendor": "0x10de",
+    "sys/devices/pci0000:{0}/0000:{0}:00.0/0000:{1}:00.0/device": "0x2330",
+    "sys/kernel/iommu_groups/4{0}/type": "DMA",
+    "sys/kernel/iommu_groups/4{0}/devices/0000:{1}:00.0/x": "",
+}
+LSPCI = """{0}:00.0 PCI bridge [0604]: Intel Corporation Device [8086:347a] (rev 04)
+	Capabilities: [40] Express (v2) Root Port (Slot+), MSI 00
+		DevCtl:	CorrErr- NonFatalErr- FatalErr- UnsupReq-
+			RlxdOrd+ ExtTag+ PhantFunc- AuxPwr- NoSnoop+
+			MaxPayload 256 bytes, MaxReadReq 512 bytes
+	Capabilities: [148 v1] Access Control Services
+		ACSCap:	SrcValid+ TransBlk+ ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-
+		ACSCtl:	SrcValid+ TransBlk- ReqRedir+ CmpltRedir+ UpstreamFwd+ EgressCtrl- DirectTrans-
+
+{1}:00.0 3D controller [0302]: NVIDIA Corporation GH100 [H100 SXM5 80GB] [10de:2330] (rev a1)
+	Kernel driver in use: nvidia
+
+"""
+
+
+def test_lspci_tells_of_each_device_what_the_bus_s_files_lack(tmp_path: Path) -> None:
+    """Neither the link to the IOMMU group nor the bridges' registers are in this /sys; the groups' own lists and lspci are."""
+    places = [("19", "1a"), ("3f", "40")]
+    files = {name.format(*place): text for place in places for name, text in SYSFS.items()}
+    top = grow(tmp_path, {**TREE, **files})
+    (top / "sys/bus/pci/devices").mkdir(parents=True)
+    for root, gpu in places:
+        name = f"0000:{gpu}:00.0"
+        (top / f"sys/bus/pci/devices/{name}").symlink_to(f"../../../devices/pci0000:{root}/0000:{root}:00.0/{name}")
+    assert {device.iommu_type for device in pci_devices_told(look(top))} == {"DMA"}
+    grow(top, {"sos_commands/pci/lspci_-nnvv": "".join(LSPCI.format(*place) for place in places)})
+    seen = pci_devices_by_address(look(top))
+    assert seen["0000:1a:00.0"].iommu_type == "DMA" and seen["0000:1a:00.0"].parent == "0000:19:00.0"
+    bridge = seen["0000:19:00.0"].config
+    assert not isinstance(bridge, Missing) and "ReqRedir" in known(bridge.acs, ())
+
+
+def test_a_copied_sys_without_links_and_flags_tells_of_policies_and_rails(tmp_path: Path) -> None:
+    """A tree that somebody copied has some files of a directory: cpufreq without affected_cpus, an interface without its flags."""
+    files = {**TREE, "sys/devices/system/cpu/online": "0-1\n"}
+    for cpu in "01":
+        place = f"sys/devices/system/cpu/cpu{cpu}/cpufreq"
+        files |= {f"{place}/scaling_driver": "cppc_cpufreq\n", f"{place}/scaling_governor": "powersave\n"}
+    for number in "012":
+        place = f"sys/class/infiniband/mlx5_{number}"
+        files |= {
+            f"{place}/board_id": "MT_0000000838\n",
+            f"{place}/ports/1/state": "4: ACTIVE\n",
+            f"{place}/ports/1/phys_state": "5: LinkUp\n",
+            f"{place}/ports/1/link_layer": "Ethernet\n",
+            f"{place}/ports/1/rate": "400 Gb/sec (4X NDR)\n",
+            f"{place}/device/net/ens1{number}/mtu": "",
+            f"sys/class/net/ens1{number}/mtu": "1500\n" if number == "1" else "9000\n",
+            f"sys/class/net/ens1{number}/operstate": "up\n",
+        }
+    top = grow(tmp_path, files)
+    assert {"cpu-governor-powersave", "rail-mtu-mismatch"} <= failing(top)
+    grow(top, {"sys/class/net/ens11/operstate": "down\n"})
+    assert "rail-mtu-mismatch" not in failing(top)

@@ -214,16 +214,16 @@ def _link(body: str) -> PciLink:
 
 def _config(body: str) -> Fact[PciConfig]:
     control = re.search(r"DevCtl:(?:.*\n){0,3}?.*MaxPayload (\d{3,4}) bytes, MaxReadReq (\d{3,4}) bytes", body)
-    if control is None:
-        return _denied(body)
-    relaxed = re.search(r"RlxdOrd([+-])", control[0])
     access = re.search(r"ACSCtl:\s+(.*)", body)
+    if control is None and access is None:
+        return _denied(body)
+    relaxed = re.search(r"RlxdOrd([+-])", control[0]) if control else None
     kind = re.search(r"Express \(v\d\) (Root Port|Upstream Port|Downstream Port|Endpoint|Legacy Endpoint)", body)
     kinds = {"Root Port": "root-port", "Upstream Port": "upstream-port", "Downstream Port": "downstream-port"}
     return PciConfig(
         port_type=kinds.get(kind[1], "endpoint") if kind else "other",
-        max_payload_bytes=int(control[1]),
-        max_read_request_bytes=int(control[2]),
+        max_payload_bytes=int(control[1]) if control else _not_reported(),
+        max_read_request_bytes=int(control[2]) if control else _not_reported(),
         relaxed_ordering=relaxed[1] == "+" if relaxed else _not_reported(),
         acs=tuple(name for name in _ACS if f"{name}+" in access[1])
         if access

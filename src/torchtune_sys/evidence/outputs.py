@@ -9,6 +9,7 @@ from msgspec.structs import replace
 from torchtune_sys.evidence import filled, merged_gpus
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import GpuFacts
+from torchtune_sys.model.facts.pci import PciFacts
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot, gpus_told
 from torchtune_sys.model.values import Missing
 
@@ -70,7 +71,19 @@ def _both(facts: object, other: object) -> object:
         return facts if isinstance(other, Missing) else other
     if isinstance(facts, GpuFacts) and isinstance(other, GpuFacts) and not isinstance(facts.devices, Missing):
         return merged_gpus(facts, other)
+    if isinstance(facts, PciFacts) and isinstance(other, PciFacts):
+        facts = _of_each_device(facts, other)
     return filled(facts, other)
+
+
+def _of_each_device(facts: PciFacts, other: PciFacts) -> PciFacts:
+    """Return what the bus's files tell, and of each device, and of a bridge above that they lack, what lspci tells beyond them."""
+    if isinstance(facts.devices, Missing) or isinstance(other.devices, Missing):
+        return facts
+    told = {device.address: device for device in other.devices}
+    above = dict.fromkeys(device.parent for device in facts.devices).keys() - {device.address for device in facts.devices}
+    bridges = (told[address] for address in sorted(above) if address in told)
+    return replace(facts, devices=(*bridges, *(filled(device, told.get(device.address)) for device in facts.devices)))
 
 
 def named(origin: str, read_count: int, unread: Sequence[str]) -> str:

@@ -18,6 +18,7 @@ HOSTS_NOW = frozenset(
         "nvidia-module-not-built-for-kernel",
         "secure-boot-blocks-module",
         "nvidia-driver-not-loaded",
+        "nvidia-uvm-barred",  # by a file of root's
         "nvml-driver-library-mismatch",
         "driver-does-not-support-gpu",
         "open-module-on-pre-turing-gpu",

@@ -116,7 +116,7 @@ class DriverFacts(msgspec.Struct, frozen=True, kw_only=True):
     modules_for_kernel: Fact[bool] = _NOT_READ
     """Whether /lib/modules/<running kernel> holds an nvidia module."""
     module_barred_by: Fact[str] = _NOT_READ
-    """File of modprobe.d that keeps the nvidia module from loading; ABSENT for none, NOT_SUPPORTED where the module is loaded."""
+    """File of modprobe.d that keeps the nvidia module, or where that is loaded nvidia_uvm, from loading; ABSENT for none, NOT_SUPPORTED where both are loaded."""
     build_failure: Fact[str] = _NOT_READ
     """Kernel for which DKMS could not build the NVIDIA module, where its output was pasted."""
     secure_boot: Fact[bool] = _NOT_READ

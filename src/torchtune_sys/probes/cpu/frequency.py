@@ -25,7 +25,7 @@ def policies(host: Host, online: Fact[CpuSet]) -> Fact[tuple[CpuPolicy, ...]]:
     # With one policy per CPU (intel_pstate, CPPC) a policy has the number of its CPU: no need to read 256 affected_cpus.
     alone = not isinstance(online, Missing) and set(numbers) == set(online)
     driver = host.word(f"{FREQ}/policy{numbers[0]}/scaling_driver")  # a kernel has one cpufreq driver at a time
-    return tuple(_policy(host, f"{FREQ}/policy{number}", driver, number if alone else None) for number in numbers)
+    return tuple(_policy(host, f"{FREQ}/policy{number}", driver, number, alone=alone) for number in numbers)
 
 
 _LOOKED_AT = 4
@@ -70,10 +70,11 @@ def _more_than_nominal(host: Host) -> bool:
     return False
 
 
-def _policy(host: Host, folder: str, driver: Fact[str], cpu: int | None) -> CpuPolicy:
-    cpus: Fact[CpuSet] = CpuSet((cpu,)) if cpu is not None else _affected(host, folder)
+def _policy(host: Host, folder: str, driver: Fact[str], cpu: int, *, alone: bool = False) -> CpuPolicy:
+    """Return the policy of a CPU; its own ``alone``, or where nothing tells of which others it is."""
+    own = CpuSet((cpu,))
     return CpuPolicy(
-        cpus=known(cpus, CpuSet()),
+        cpus=own if alone else known(_affected(host, folder), own),
         driver=driver,
         governor=host.word(f"{folder}/scaling_governor"),
         epp=host.word(f"{folder}/energy_performance_preference"),
@@ -121,7 +122,7 @@ def _per_cpu(host: Host, online: Fact[CpuSet], nothing: Fact[tuple[str, ...]]) -
             if found:
                 continue
             return nothing if isinstance(nothing, Missing) else driver
-        policy = _policy(host, folder, driver, None)
+        policy = _policy(host, folder, driver, cpu)
         seen.update(policy.cpus)
         found.append(policy)
     return tuple(found)

@@ -340,6 +340,17 @@ def bars_nvidia(text: str) -> bool:
     return any(words[1:2] == ["nvidia"] and (words[0] == "blacklist" or words[2:3] in _NOTHING) for words in lines)
 
 
+def bars_uvm(text: str) -> bool:
+    r"""Return whether a file of modprobe.d makes loading nvidia_uvm do nothing. To blacklist it does not: nvidia-modprobe names the module, and a blacklist
+    holds for aliases alone (modprobe.d(5)).
+
+    >>> bars_uvm("install nvidia-uvm /bin/false\n"), bars_uvm("blacklist nvidia_uvm\noptions nvidia_uvm x=1\ninstall nvidia_uvm modprobe -i nvidia_uvm\n")
+    (True, False)
+    """
+    lines = (line.replace("-", "_", 1).split() for line in text.splitlines()[:5000])
+    return any(words[:2] == ["install", "nvidia_uvm"] and words[2:3] in _NOTHING for words in lines)
+
+
 _NOTHING = (["off"], ["/bin/false"], ["/usr/bin/false"], ["/bin/true"], ["/usr/bin/true"])
 """What a line names that loads nothing: ``alias nvidia off``, ``install nvidia /bin/false``."""
 

@@ -88,6 +88,7 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
     libraries = driver_files.read_libraries(host)
     params = host.text("/proc/driver/nvidia/params")
     down = found.module_loaded is not True
+    lacking = driver_files.bars_nvidia if down else driver_files.bars_uvm if found.uvm_loaded is False else None
     settled = Missing(Why.NOT_SUPPORTED, "driver", "not looked for, since the module is loaded")
     barred: Fact[bool] = Missing(Why.ABSENT, "nouveau", "not loaded")
     if down and found.nouveau_loaded is True:
@@ -115,7 +116,7 @@ def _further(host: Host, found: DriverFacts) -> DriverFacts:
         fabric_manager_version=_fabric_manager_version(host),
         module_params=params if isinstance(params, Missing) else parse_params(params),
         modules_for_kernel=_modules_for_kernel(host) if down else True,
-        module_barred_by=driver_files.modprobe_file(host, driver_files.bars_nvidia) if down else settled,
+        module_barred_by=settled if lacking is None else driver_files.modprobe_file(host, lacking),
         secure_boot=_secure_boot(host) if down else settled,
         nouveau_barred=barred,
     )

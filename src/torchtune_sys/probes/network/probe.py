@@ -175,7 +175,7 @@ def _interface(host: Host, item: Named) -> Interface:
         name=item.name,
         index=_index(host, item),
         kind=kind,
-        up=flags if isinstance(flags, Missing) else bool(flags & _UP),
+        up=(operstate == "up" or flags) if isinstance(flags, Missing) else bool(flags & _UP),
         running=_running(flags, operstate, "flags" in attributes),
         operstate=operstate,
         speed_mbps=speed,
@@ -231,7 +231,7 @@ def _index(host: Host, item: Named) -> int:
 
 def _running(flags: Fact[int], operstate: Fact[str], from_kernel: bool) -> Fact[bool]:
     if isinstance(flags, Missing):
-        return flags
+        return operstate == "up" or flags  # no other interface is (RFC 2863), which the flags would tell
     if from_kernel:
         return bool(flags & _RUNNING)
     if isinstance(operstate, Missing):

@@ -238,8 +238,9 @@ def parse_parent(target: str) -> str:
 
 def _with_details(host: Host, device: PciDevice, registers: Fact[PciConfig], asleep: bool) -> PciDevice:
     place = f"{DEVICES}/{device.address}"
-    group = host.link(f"{place}/iommu_group")
     peer = is_gpu(device) or bool(device.rdma)
+    folder = _group(host, device.address, listed=peer)
+    group = host.link(folder) if folder.startswith(DEVICES) else folder
     return msgspec.structs.replace(
         device,
         asleep=asleep,
@@ -247,10 +248,23 @@ def _with_details(host: Host, device: PciDevice, registers: Fact[PciConfig], asl
         if asleep
         else _link(host, place),
         iommu_group=group if isinstance(group, Missing) else group.rpartition("/")[2],
-        iommu_type=host.word(f"{place}/iommu_group/type") if peer else NOT_READ,
+        iommu_type=host.word(f"{folder}/type") if peer else NOT_READ,
         errors=details.errors(host, place),
         config=registers,
         bars=details.bars(host, place) if is_gpu(device) or is_intel_card(device) else NOT_READ,
+    )
+
+
+_GROUPS = "/sys/kernel/iommu_groups"
+
+
+def _group(host: Host, address: str, *, listed: bool) -> str:
+    """Return the folder of a function's IOMMU group; with ``listed``, where a copied /sys has no link to it, by the groups' lists."""
+    own = f"{DEVICES}/{address}/iommu_group"
+    lists = host.names(_GROUPS) if listed and isinstance(link := host.link(own), Missing) and link.why is Why.NOT_RECORDED else ()
+    numbers = () if isinstance(lists, Missing) else lists
+    return next(
+        (f"{_GROUPS}/{number}" for number in numbers if host.exists(f"{_GROUPS}/{number}/devices/{address}") is True), own
     )
 
 

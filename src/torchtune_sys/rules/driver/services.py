@@ -142,9 +142,48 @@ def fabric_manager_version_mismatch(s: Snapshot, p: Params) -> Iterator[Evidence
 
 
 @rule(
+    id="nvidia-uvm-barred",
+    title="CUDA cannot start, because modprobe is told not to load nvidia_uvm",
+    severity=Severity.ERROR,
+    fix=(
+        Advice(
+            text="take the line install nvidia-uvm (or nvidia_uvm) out of that file of modprobe.d, then sudo modprobe nvidia-uvm; where the file is in the "
+            "initramfs, too, build that anew"
+        ),
+    ),
+)
+def nvidia_uvm_barred(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """nvidia is loaded and nvidia_uvm is not, and a file of modprobe.d replaces its loading by a program that does nothing.
+
+    Why it matters
+        nvidia-smi works, and cuInit fails for everyone ("CUDA unknown error", 999): /dev/nvidia-uvm cannot be made, by nvidia-modprobe neither.
+
+    When to leave it
+        The host's GPUs are for displays or video alone.
+
+    References
+        modprobe.d(5), install; README of the driver, chapter "nvidia-modprobe"
+    """
+    gpu_addresses(s)
+    driver = need(s.driver)
+    if not need(driver.module_loaded):
+        raise NotApplicable("the kernel module is not loaded")
+    loaded = need(driver.uvm_loaded)
+    barred = "" if loaded else known_or_unknown(driver.module_barred_by, "")
+    yield Evidence(
+        subject="nvidia_uvm",
+        seen="loaded" if loaded else f"not loaded, by {barred}" if barred else "not loaded so far",
+        wanted="nothing that keeps it from loading",
+        verdict=Verdict.FAIL if barred else Verdict.PASS,
+        source=barred or "/proc/modules",
+    )
+
+
+@rule(
     id="nvidia-uvm-not-loaded",
     title="The module for CUDA's unified memory is not loaded",
     severity=Severity.ADVICE,
+    superseded_by=("nvidia-uvm-barred",),
     fix=(
         Advice(
             text="sudo modprobe nvidia-uvm (at boot: nvidia-persistenced with nvidia-modprobe, or a modules-load.d file; where kernel.modules_disabled is 1, "
