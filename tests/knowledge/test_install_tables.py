@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import string
+from pathlib import Path
 
 import pytest
 from install_hosts import NEWEST
@@ -49,6 +50,12 @@ def test_every_family_holds_the_driver_in_its_managers_own_way(family: str) -> N
     system = install.System(family=family, repository="", source="", confidence="")
     site = Site(system=system, os_id="", os_version="", codename="", machine="x86_64", kernel="")
     assert hold(site, Driver(branch=580, module="open")).why
+
+
+def test_the_page_of_provisioning_names_every_manager() -> None:
+    page = (Path(__file__).parents[2] / "docs/provision.md").read_text(encoding="utf-8")
+    missing = [manager for manager in sorted(MANAGERS) if manager not in page]
+    assert not missing, f"docs/provision.md does not name {', '.join(missing)}"
 
 
 def test_every_system_has_a_python_and_a_c_library() -> None:
