@@ -43,6 +43,8 @@ ERRORS = {
     "EUCLEAN": (117, "Structure needs cleaning"),
     "EREMOTEIO": (121, "Remote I/O error"),
     "EDQUOT": (122, "Disk quota exceeded"),
+    "ENOKEY": (126, "Required key not available"),
+    "EKEYEXPIRED": (127, "Key has expired"),
 }
 """By name: the number on Linux (x86-64, Arm), and what strerror(3) of glibc says."""
 _BY_NUMBER = {str(number): name for name, (number, _) in ERRORS.items()}
