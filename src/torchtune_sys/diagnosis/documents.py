@@ -124,14 +124,14 @@ _ALSO = 2
 
 def _teaches(texts: Sequence[str]) -> bool:
     """Return whether a text shows errors to those who learn to read them, and no program tells at its margin of one, with the place where it was raised."""
-    if any(text.startswith(TRACEBACK) for text in texts) or _is_report(texts):
-        return False
-    if any(map(_INVENTED.search, texts)) or any(map(_SHOWS.search, texts)):
-        return True
-    if texts and _MANUAL.match(texts[0]) and not any(map(begins_with_failure, texts)):
-        return True
-    whole = "\n".join(texts[:_OF_LESSONS])
-    return sum(kind.search(whole) is not None for kind in _TASKS) >= _ALSO
+    first = texts[:_OF_LESSONS]
+    is_manual = bool(first) and _MANUAL.match(first[0]) is not None and not any(map(begins_with_failure, texts))
+    says_so = any(map(_INVENTED.search, first)) or any(map(_SHOWS.search, first))
+    if not (is_manual or says_so):
+        whole = "\n".join(first)
+        if sum(kind.search(whole) is not None for kind in _TASKS) < _ALSO:
+            return False
+    return not any(text.startswith(TRACEBACK) for text in texts) and not _is_report(texts)
 
 
 _OF_LESSONS = 200

@@ -34,11 +34,13 @@ _HEADING = re.compile(
 _ROW = re.compile(r"^\s{1,24}(?P<code>-?\d{1,4}|[A-Z][A-Za-z_]{1,40}|E[A-Z0-9]{2,14})(?: {2,}[A-Z][A-Z_]{3,40})? {1,40}\S")
 _ROWS = 3
 """Meanings, each of another code, below a heading that names codes."""
-_HISTORY = re.compile(r"\bgit (?:-\S+ )?(?:log|shortlog|blame|show|diff|grep)\b")
+_HISTORY = re.compile(
+    r"\bgit (?:-\S+ )?(?:log|shortlog|blame|show|diff|grep)\b|\berrno (?:-\w|--\w+|[A-Z]{4,9}|\d{1,3})\b|\bman (?:-\w )?\w|\bapropos \w"
+)
 
 
 def lines_of(lines: Sequence[LogLine]) -> frozenset[LogLine]:
-    """Return the lines of test runs that passed, of lists of codes, and of what a repository's history prints.
+    """Return the lines of test runs that passed, of lists of codes, and of what git's history, errno and man print.
 
     >>> text = ["$ pytest -q", "OSError: [Errno 28] No space left on device", "1 passed in 0.10s", "step 3"]
     >>> logged = [LogLine(number=at, text=each, printed=each) for at, each in enumerate(text, 1)]

@@ -29,6 +29,8 @@ _WELL = re.compile(
     r"\bOK\b|\b(?:[Rr]estored|[Rr]ecovered|[Rr]econnected|[Ss]uccessfully|Started)\b|\bback (?:online|up)\b|\b[Ll]ink(?: is| status definitely)? [Uu]p\b|\bactive \(running\)|\bis (?:now |again )?(?:ready|online|healthy|reachable|responding|up)\b"
     r"|\s(?P<ready>[1-9]\d{0,2})/(?P=ready) +(?:Running|Completed)\b|\s0/\d{1,3} +Completed\b"
 )
+_NAMES = 64
+"""Things that failed: of more, each line would be looked through for too long."""
 _OFTEN = 3
 """What comes and goes as often is no event that is over."""
 _LASTING = frozenset(
@@ -63,6 +65,8 @@ def without(
     over = {
         source: _over(part, {each.line.number for each in symptoms if each.source == source}) for source, part in lines.items()
     }
+    if not any(over.values()):
+        return symptoms, lines
     kept: dict[str, Sequence[LogLine]] = {
         source: [line for line in part if line.number not in over[source]] for source, part in lines.items()
     }
@@ -80,14 +84,16 @@ def without(
 
 def _over(lines: Sequence[LogLine], known: set[int]) -> set[int]:
     """Return the numbers of the lines that tell of a failure of what a later line calls well, and no later one ill."""
+    names = {name for line in lines if line.number in known and (name := _name(line))}
+    named = [line for line in lines if any(name in line.printed for name in names)] if len(names) <= _NAMES else []
+    if not any(_is_well(line) for line in named):
+        return set()
     state: dict[str, bool] = {}
     over: dict[int, str] = {}
     times: Counter[str] = Counter()
     fell: dict[str, bool] = {}
-    for line in reversed(lines if known else ()):
-        text = line.text[:_LONGEST]
-        name = _name(line)
-        is_well = _WELL.search(text) is not None and _ILL.search(text) is None
+    for line in reversed(named):
+        text, name, is_well = line.text[:_LONGEST], _name(line), _is_well(line)
         if line.number in known or begins_with_failure(text) or (not is_well and forms.FAILING.search(text)):
             if name and state.setdefault(name, False):
                 over[line.number] = name
@@ -97,6 +103,10 @@ def _over(lines: Sequence[LogLine], known: set[int]) -> set[int]:
             state.setdefault(name, True)
             fell[name] = False
     return {number for number, name in over.items() if times[name] < _OFTEN}
+
+
+def _is_well(line: LogLine) -> bool:
+    return _WELL.search(line.text[:_LONGEST]) is not None and _ILL.search(line.text[:_LONGEST]) is None
 
 
 def _name(line: LogLine) -> str:
