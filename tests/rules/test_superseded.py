@@ -110,6 +110,7 @@ PAIRS: tuple[tuple[str, str, Callable[[], Snapshot]], ...] = (
         lambda: with_the_log_of("nvidia-module-not-built-for-kernel.fail", "module-of-another-kernel-refused.fail"),
     ),
     ("module-signature-refused", "nvidia-driver-not-loaded", lambda: load("module-signature-refused.fail")),
+    ("nvidia-uvm-barred", "nvidia-uvm-not-loaded", lambda: load("nvidia-uvm-barred.fail")),
     (
         "amdgpu-initialisation-failed",
         "amdgpu-not-loaded",
