@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 from msgspec.structs import replace
@@ -10,15 +9,16 @@ from msgspec.structs import replace
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.patterns import pattern
 
-_OPTION = re.compile(r"^\W{0,2}#SBATCH +(?P<name>-n|-N|--[a-z-]{4,20})[ =]*(?P<value>[\w:.,/=-]{1,80})")
-_GPUS = re.compile(r"^(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,2})(?:,|$|\()")
-_LAUNCHED = re.compile(
+_OPTION = pattern(r"^\W{0,2}#SBATCH +(?P<name>-n|-N|--[a-z-]{4,20})[ =]*(?P<value>[\w:.,/=-]{1,80})")
+_GPUS = pattern(r"^(?:gpu:)?(?:[A-Za-z][\w.-]*:)?(\d{1,2})(?:,|$|\()")
+_LAUNCHED = pattern(
     r"^\W{0,4}srun\b(?P<options>.{0,300}?)\b(?:torchrun|python3? +-m +torch\.distributed\.(?:run|launch))\b.{0,300}?--nproc[_-]per[_-]node[ =](?P<each>\d{1,2})\b"
 )
-_PLAIN = re.compile(r"^\W{0,4}srun\b(?P<options>[^|;&]{0,200}?)\bpython3? +(?!-m\b)(?:-\w )?[\w./${}-]{1,120}\.py\b")
-_TASKS = re.compile(r"(?:^| )(?:-n ?|--ntasks[ =]|--ntasks-per-node[ =])(\d{1,5})\b")
-_DATA_PARALLEL = re.compile(
+_PLAIN = pattern(r"^\W{0,4}srun\b(?P<options>[^|;&]{0,200}?)\bpython3? +(?!-m\b)(?:-\w )?[\w./${}-]{1,120}\.py\b")
+_TASKS = pattern(r"(?:^| )(?:-n ?|--ntasks[ =]|--ntasks-per-node[ =])(\d{1,5})\b")
+_DATA_PARALLEL = pattern(
     r"(?:strategy|accelerator|distributed_backend)\W{1,4}(?:\w+\.)*(?:ddp|fsdp|deepspeed)|DDPStrategy|DistributedDataParallel|init_process_group|\bworld_size\b|\bSLURM_PROCID\b"
 )
 """What only a program of several ranks has: one process with several GPUs is right for others."""

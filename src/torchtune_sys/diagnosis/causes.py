@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import bisect
-import re
 from collections.abc import Iterable, Sequence
 
 import msgspec
@@ -15,6 +14,7 @@ from torchtune_sys.host.secrets.filter import scrubbed
 from torchtune_sys.knowledge.causes import cause_rows
 from torchtune_sys.model import actions
 from torchtune_sys.model.diagnosis import Confidence, NamedCause, Quote
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Evidence, Result, Rule, Severity, Verdict
 from torchtune_sys.rules.kernel.common import without_when
 
@@ -263,7 +263,7 @@ def _alike(quote: Quote, other: Quote) -> bool:
     return quote.source == other.source and (same_place or _NUMBERS.sub("0", quote.text) == _NUMBERS.sub("0", other.text))
 
 
-_NUMBERS = re.compile(r"\d+")
+_NUMBERS = pattern(r"\d+")
 _LAST = 100
 """The place of a cause that is merely told, among equally likely ones."""
 
@@ -310,7 +310,7 @@ def _is_said_better(found: GatheredCause, named: Sequence[GatheredCause]) -> boo
     )
 
 
-_WARNING = re.compile(r"\b[A-Z]\w{1,40}Warning: |^\[W.{4,80}\] Warning: ")
+_WARNING = pattern(r"\b[A-Z]\w{1,40}Warning: |^\[W.{4,80}\] Warning: ")
 
 
 def _is_warned(found: GatheredCause) -> bool:

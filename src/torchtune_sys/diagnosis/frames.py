@@ -9,15 +9,16 @@ from msgspec.structs import replace
 
 from torchtune_sys.diagnosis.symptoms import Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine
+from torchtune_sys.model.patterns import pattern
 
-_FRAME = re.compile(r'^\s*File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7})(?:,? in (?P<function>[^\n]{1,120}))?')
+_FRAME = pattern(r'^\s*File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7})(?:,? in (?P<function>[^\n]{1,120}))?')
 """CPython Lib/traceback.py, and Python/traceback.c, which writes no comma before ``in``."""
-_OF_OTHERS = re.compile(
+_OF_OTHERS = pattern(
     r"[/\\](?:site|dist)-packages[/\\]|[/\\]lib(?:64)?[/\\]python\d|[/\\]Python\d+[/\\][Ll]ib[/\\]|^<frozen |[/\\]torch[/\\]csrc[/\\]"
 )
 """Files that are not the training program's own."""
 _CRASH = "Fatal Python error: "
-_STACK = re.compile(r"^\s*(?:Current thread 0x[0-9a-f]{1,16} .{0,40}|Stack )\(most recent call first\):")
+_STACK = pattern(r"^\s*(?:Current thread 0x[0-9a-f]{1,16} .{0,40}|Stack )\(most recent call first\):")
 """Of the thread that crashed; the others' have no ``Current`` (CPython Python/traceback.c)."""
 _MOST_FRAMES = 100
 

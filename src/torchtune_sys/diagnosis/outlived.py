@@ -8,18 +8,19 @@ from collections.abc import Iterator, Mapping, Sequence
 from torchtune_sys.diagnosis.frames import frame_of
 from torchtune_sys.diagnosis.symptoms import Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine, is_raised
+from torchtune_sys.model.patterns import pattern
 
 _HEAD = "Traceback (most recent call last):"
-_STEP = re.compile(
+_STEP = pattern(
     r"(?i)(?<![a-z])(?P<what>epochs?|(?:global_?)?steps?|iter(?:ation)?s?|batch)[\"'\]\[#:=( ]{1,4}(?P<number>\d{1,9})(?![\d.%]|\s?(?:s|ms|it|GB|MB)\b)"
     r"|\|\s{0,4}(?P<done>\d{1,9})/\d{1,9} \["
 )
 """What training loops count: words with a number, and tqdm's bar."""
-_AGAIN = re.compile(
+_AGAIN = pattern(
     r"(?i)\bre-?start|\bre-?launch|\bresum(?:e|ing|ed)\b|Worker group|^\S{0,80}[$#>] \S|\bloaded? (?:from )?(?:the )?checkpoint|^(?:Fatal Python error|Segmentation fault)"
 )
 """Another process, or the same job once more: what follows says nothing about this one."""
-_ENDED = re.compile(
+_ENDED = pattern(
     r"ChildFailedError|exitcode\b|[Ww]atchdog|[Tt]imed ?out|\bSIG(?:TERM|KILL|ABRT|SEGV|BUS)\b|[Kk]illed\b|^Aborted|core dumped|non-zero exit|[Ee]xit(?:ed with|ed|) (?:exit )?(?:code|status):? [1-9]"
 )
 _STEPS, _GAP, _LONGEST = 2, 12, 400
@@ -69,20 +70,20 @@ def _is_passing(symptom: Symptom) -> bool:
     return any(one.cause in _PASSING for one in symptom.candidates)
 
 
-_TRIES_ON = re.compile(
+_TRIES_ON = pattern(
     r"(?i)\btrying to resume\b|\bre-?trying\b|\bwill re-?try\b|\bentering retry loop\b|\btrying again\b|\b(?:attempt|try|retry) \(?\d{1,3} ?(?:/|of) ?\d|\bsleeping \d|\bretry (?:in|after) \d"
 )
-_SUCCEEDED = re.compile(
+_SUCCEEDED = pattern(
     r"100% ?\|.{0,60}[\d.]+ ?[kKMGT]i?B?/s\b|\bresuming normal operation\b|\b[Dd]ownload(?:ed)? (?:complete|finished|successfully)|\bSuccessfully installed\b|\bDownloaded newer image\b|\bImage is up to date\b|\bnetwork connection restored\b|\b(?:attempt|try|retry) \d{1,3}(?:/\d{1,3})?:? (?:succeeded|ok|successful)\b"
 )
 """What was fetched is there: a bar that counts bytes, not the steps of a training loop."""
 
 
-_FAILED_EVENT = re.compile(
+_FAILED_EVENT = pattern(
     r"\bWarning\s{1,40}(?:(?P<scheduling>FailedScheduling)|FailedMount|FailedAttachVolume|FailedCreatePodSandBox|(?:Failed|BackOff|ErrImagePull)\b(?=.{1,300}(?i:image)))"
 )
-_LATER_EVENT = re.compile(r"\bNormal\s{1,40}(?:(?P<scheduled>Scheduled)|Started)\b")
-_OF_POD = re.compile(r"\bpod/(\S{1,200})")
+_LATER_EVENT = pattern(r"\bNormal\s{1,40}(?:(?P<scheduled>Scheduled)|Started)\b")
+_OF_POD = pattern(r"\bpod/(\S{1,200})")
 """Kubernetes pkg/kubelet/events/event.go, pkg/scheduler/schedule_one.go: a pod that was started has outlived what kept it waiting."""
 
 
@@ -130,10 +131,10 @@ def _tried_again(symptoms: Sequence[Symptom], lines: Mapping[str, Sequence[LogLi
     return found
 
 
-_SIZE_FOUND = re.compile(
+_SIZE_FOUND = pattern(
     r"(?i)\b(?:us(?:e|es|ing)|found|largest|biggest|best|optimal|final|finished)\b.{0,40}\bbatch[ _-]?size\b.{0,60}\d|\bbatch[ _-]?size\b.{0,20}\b(?:fits|works|is ok)\b"
 )
-_SOUGHT = re.compile(
+_SOUGHT = pattern(
     r"(?i)\b(?:search|find|prob|try|scal|fail|tun)\w*\b.{0,40}\bbatch[ _-]?size|\bbatch[ _-]?size\b.{0,30}\b(?:search|finder|scal|failed|trying)"
 )
 
@@ -160,17 +161,17 @@ def _is_of_tracker(symptom: Symptom) -> bool:
 _SOON = 4
 
 
-_ATTEMPT = re.compile(
+_ATTEMPT = pattern(
     r"\[c10d\] (?:The client socket has timed out after|TCP client failed to connect/validate to)|The client socket has failed to connect to (?!any network address)\S{1,200} ?\S{0,200}\(errno: \d"
 )
 """torch/csrc/distributed/c10d/socket.cpp, TCPStore.cpp: one attempt of several; rank 0 may begin later."""
-_FETCHED = re.compile(r"(?i)\W{0,8}(?:down)?load|\W{0,8}(?:fetch|extract|capturing|compiling|building|resolving)")
+_FETCHED = pattern(r"(?i)\W{0,8}(?:down)?load|\W{0,8}(?:fetch|extract|capturing|compiling|building|resolving)")
 """A bar that counts weights, files or graphs, which a program loads before it does anything else."""
-_TRAINS = re.compile(r"(?i)Init COMPLETE|\bloss\b['\"]?\s?[:=]?\s?\d|\bepoch\b\W{0,3}\d|\d(?:it/s|s/it)\b")
-_GAVE_UP = re.compile(r"Dist(?:Network|Store)Error: ")
+_TRAINS = pattern(r"(?i)Init COMPLETE|\bloss\b['\"]?\s?[:=]?\s?\d|\bepoch\b\W{0,3}\d|\d(?:it/s|s/it)\b")
+_GAVE_UP = pattern(r"Dist(?:Network|Store)Error: ")
 
 
-_BEGINS = re.compile(
+_BEGINS = pattern(
     r"^(?:\([\w.-]{1,40}\) )?(?:\[[^\]\n]{1,80}\][$#]|\S{0,80}[\w)\]~:/][$#>]|\$) \S|ChildFailedError|exitcode\b|[Nn]on-zero exit|core dumped|^Terminated\b|^Killed\b"
     r"|(?i:\b(?:second|next|another|new) (?:run|try|attempt|launch)\b|\bafter (?:setting|changing|exporting|adding|opening|switching)\b)"
 )

@@ -9,20 +9,21 @@ import msgspec
 
 from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Candidate, Symptom, candidate_of
 from torchtune_sys.diagnosis.text.lines import LogLine
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Severity
 from torchtune_sys.rules import by_id
 
 _SLUG = r"[a-z0-9]+(?:-[a-z0-9]+)+"
-_FINDING = re.compile(r"^(?:error|warning|advice) {1,3}(?P<title>\S.{0,200})$")
-_RULE = re.compile(rf"^\s*(?:\S.{{0,200}} )?\[(?P<rule>{_SLUG})\]$")
-_STAGE = re.compile(r"^(?P<verdict>fail|pass|unknown|na|crashed|slower) {2,7}(?P<stage>[a-z0-9-]+) +[\d.]+ s +(?P<seen>\S.*)$")
-_CAUSE = re.compile(rf"^\s+cause: (?P<cause>{_SLUG})(?: \((?P<sure>certain|likely|possible)\))?$")
-_AGAINST = re.compile(
+_FINDING = pattern(r"^(?:error|warning|advice) {1,3}(?P<title>\S.{0,200})$")
+_RULE = pattern(rf"^\s*(?:\S.{{0,200}} )?\[(?P<rule>{_SLUG})\]$")
+_STAGE = pattern(r"^(?P<verdict>fail|pass|unknown|na|crashed|slower) {2,7}(?P<stage>[a-z0-9-]+) +[\d.]+ s +(?P<seen>\S.*)$")
+_CAUSE = pattern(rf"^\s+cause: (?P<cause>{_SLUG})(?: \((?P<sure>certain|likely|possible)\))?$")
+_AGAINST = pattern(
     rf"(?:^\s+fatal +|\btorchtune-sys: )(?:(?P<node>[\w.-]{{1,255}}):? +)?\[[a-z]{{4,10}}\] (?P<cause>{_SLUG}): \S"
 )
 """Of a pre-flight, and of the reason that it gives Slurm."""
-_LINK = re.compile(rf"^\s+link +(?P<node>[\w.-]{{1,255}}) -> [\w.-]{{1,255}} +(?P<cause>{_SLUG}): \S")
-_RANKS = re.compile(r"^ranks? (?P<rank>\d{1,7})\b")
+_LINK = pattern(rf"^\s+link +(?P<node>[\w.-]{{1,255}}) -> [\w.-]{{1,255}} +(?P<cause>{_SLUG}): \S")
+_RANKS = pattern(r"^ranks? (?P<rank>\d{1,7})\b")
 _WORTH = {Severity.ERROR: CERTAIN, Severity.WARNING: POSSIBLE}
 _WEIGHTS = {None: CERTAIN, "certain": CERTAIN, "likely": LIKELY, "possible": POSSIBLE}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 from itertools import pairwise
 
@@ -12,13 +11,14 @@ from torchtune_sys.diagnosis.ranks import peers
 from torchtune_sys.diagnosis.symptoms import FOLLOWS, LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.model.diagnosis import Confidence, NamedCause, Unexplained
+from torchtune_sys.model.patterns import pattern
 
-_FORCED = re.compile(r"Unable to shutdown process (?P<pid>\d{1,9}) via \S{1,40}, forcefully exiting via")
+_FORCED = pattern(r"Unable to shutdown process (?P<pid>\d{1,9}) via \S{1,40}, forcefully exiting via")
 """torch/distributed/elastic/multiprocessing/api.py: the process did not end by SIGTERM, so it is killed."""
-_PID = re.compile(r"\bpid: (?P<pid>\d{1,9})\)|received by PID (?P<by>\d{1,9})\b")
-_BY_SIGNAL = re.compile(r"exitcode {0,8}: ?-\d|[Ss]ignal \d{1,2} \(SIG|exited on signal")
+_PID = pattern(r"\bpid: (?P<pid>\d{1,9})\)|received by PID (?P<by>\d{1,9})\b")
+_BY_SIGNAL = pattern(r"exitcode {0,8}: ?-\d|[Ss]ignal \d{1,2} \(SIG|exited on signal")
 _BY_DEATH = frozenset(("rank-killed", "host-memory-oom", "dev-shm-too-small", "cpu-lacks-avx"))
-_EXITED = re.compile(
+_EXITED = pattern(
     r"exitcode {0,8}: [1-9]|: task \d{1,6}: Exited with exit code|^\s*Process name: \[|MPI_ABORT was invoked on rank|\bAbort\(-?\d{1,12}\)|^Process \d{1,6} exit with status"
     r"|^= {1,4}EXIT (?:CODE|STATUS): [1-9]|has exited due to process rank \d|\] \*\*\* reported by process \["
 )
@@ -69,11 +69,11 @@ def without_consequences(symptoms: Sequence[Symptom], lines: Mapping[str, Sequen
     )
 
 
-_SIGNALLED = re.compile(r"Received (?:Signals\.)?(?:SIG)?(?:15|TERM) death signal")
-_MEETING = re.compile(r'elastic/rendezvous/\w{1,40}\.py", line \d{1,6}, in ')
-_AT_END = re.compile(r'elastic/agent/server/api\.py", line \d{1,6}, in _exit_barrier')
+_SIGNALLED = pattern(r"Received (?:Signals\.)?(?:SIG)?(?:15|TERM) death signal")
+_MEETING = pattern(r'elastic/rendezvous/\w{1,40}\.py", line \d{1,6}, in ')
+_AT_END = pattern(r'elastic/agent/server/api\.py", line \d{1,6}, in _exit_barrier')
 """Frames of torchrun's stack when it got the signal: its agent waited for those of other nodes, before the ranks began or after its own ended."""
-_RAN = re.compile(r"(?i)\b(?:step|iter|iteration|epoch|batch|loss)\b.{0,20}\d|\d ?(?:it/s|s/it|samples/s|tokens/s)")
+_RAN = pattern(r"(?i)\b(?:step|iter|iteration|epoch|batch|loss)\b.{0,20}\d|\d ?(?:it/s|s/it|samples/s|tokens/s)")
 
 
 def _from_outside(symptoms: list[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> list[Symptom]:
@@ -104,8 +104,8 @@ def _above(symptom: Symptom, lines: Mapping[str, Sequence[LogLine]]) -> Iterator
     return (line for line in lines.get(symptom.source, ()) if line.number < symptom.line.number)
 
 
-_FAILED = re.compile(r"exitcode {0,8}: ?-?[1-9]|^[\w.]{0,80}(?:Error|Exception): (?!Process \d)|NCCL WARN|CUDA error")
-_CLOCK = re.compile(r"(?<![\d:])(\d\d):(\d\d):(\d\d)(?![\d:])")
+_FAILED = pattern(r"exitcode {0,8}: ?-?[1-9]|^[\w.]{0,80}(?:Error|Exception): (?!Process \d)|NCCL WARN|CUDA error")
+_CLOCK = pattern(r"(?<![\d:])(\d\d):(\d\d):(\d\d)(?![\d:])")
 _STEPS, _STILL_S, _STILL_STEPS = 3, 120, 10
 
 
@@ -128,7 +128,7 @@ def _clock(line: LogLine) -> int | None:
 
 
 _KILLED_BY = ("rank-killed", "host-memory-oom")
-_MEMORY = re.compile(
+_MEMORY = pattern(
     r"(?i)\b(?:RAM|OOM|swap|VmRSS|anon-rss)\b|\bMem ?:|\bMemoryError\b|\boom[-_ ]?kill|(?<!cuda )(?<!hip )\bout[ -]of[ -](?:\w{3,6} )?memory|--mem\b"
     r"|\b(?:host|system|cpu|main|physical|enough|more|less|much|free|available|all|insufficient|of|low) memory\b"
     r"|\bmemory (?:usage|use|limits?|leaks?|consum\w{1,8}|pressure|issues?|problems?|errors?|runs?|ran|is|was|grows?|exceeded|requirements?|cgroup)\b|内存|メモリ"
@@ -143,7 +143,7 @@ def _for_want_of(symptom: Symptom, lines: Mapping[str, Sequence[LogLine]]) -> Sy
     return replace(symptom, candidates=symptom.candidates[::-1]) if speaks else symptom
 
 
-_SUMMARY = re.compile(
+_SUMMARY = pattern(
     r"^\s*(?:(?P<root>Root Cause \(first observed failure\):)|time {1,8}: (?P<time>\d{4}-\d\d-\d\d_\d\d:\d\d:\d\d)$|exitcode {1,8}: (?P<code>-?\d{1,3}) {1,2}\(pid: (?P<pid>\d{1,9})\))"
 )
 """torch/distributed/elastic/multiprocessing/errors/__init__.py: the failures, and last the one that was seen first."""
@@ -169,7 +169,7 @@ def _after_the_first(lines: Mapping[str, Sequence[LogLine]]) -> frozenset[str]:
 
 
 _SUMMARY_WORDS = ("Root", "time", "exit")
-_CRASHED = re.compile(r"exitcode {0,8}: ?-(?:11|8)\b|[Ss]ignal (?:11|8)\b")
+_CRASHED = pattern(r"exitcode {0,8}: ?-(?:11|8)\b|[Ss]ignal (?:11|8)\b")
 
 
 def _all_crashed(deaths: Sequence[Symptom], lines: Mapping[str, Sequence[LogLine]]) -> bool:
@@ -234,7 +234,7 @@ def _lost(lines: Mapping[str, Sequence[LogLine]]) -> tuple[str, ...]:
     return tuple(hosts) if len(hosts) == 1 else ()
 
 
-_KILLED = re.compile(r"\bKilled process (\d{1,9})\b|\boom-kill:.{0,300}\bpid=(\d{1,9})\b")
+_KILLED = pattern(r"\bKilled process (\d{1,9})\b|\boom-kill:.{0,300}\bpid=(\d{1,9})\b")
 """Linux mm/oom_kill.c."""
 
 
@@ -250,9 +250,9 @@ def _killed(cause: NamedCause, lines: Mapping[str, Sequence[LogLine]]) -> tuple[
     return tuple(ranks) if len(ranks) == 1 else ()
 
 
-_VICTIM = re.compile(r"\bKilled process (?P<pid>\d{1,9}),? \((?P<name>[^)]{1,40})\)")
-_WORKER = re.compile(r"DataLoader worker \(pid (?P<pid>\d{1,9})\) is killed by signal: Killed")
-_OF_TRAINING = re.compile(r"python|^pt_|^torchrun|^(?:data)?loader|^ray::")
+_VICTIM = pattern(r"\bKilled process (?P<pid>\d{1,9}),? \((?P<name>[^)]{1,40})\)")
+_WORKER = pattern(r"DataLoader worker \(pid (?P<pid>\d{1,9})\) is killed by signal: Killed")
+_OF_TRAINING = pattern(r"python|^pt_|^torchrun|^(?:data)?loader|^ray::")
 """How Linux calls Python, and torch and Ray what they start: a container counts processes from 1, so their numbers need not be those of the kernel's log."""
 
 

@@ -11,12 +11,13 @@ import msgspec
 
 from torchtune_sys.diagnosis.symptoms import CERTAIN, LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine
+from torchtune_sys.model.patterns import pattern
 
-_FRAME = re.compile(r'^\s*File "(?P<path>[^"\n]{1,400})", line \d{1,7}, in (?P<name>\S{1,200})\s*$')
-_ERROR = re.compile(r"^\s*(?:[A-Za-z_]\w*\.)*(?:AttributeError|ImportError|ModuleNotFoundError|TypeError|NameError)\b")
-_INSTALLED = re.compile(r"(?:^|[/\\])(?:lib\w{0,10}[/\\](?:python|pypy)[\d.]*|(?:site|dist)-packages|Lib)[/\\]|^<")
+_FRAME = pattern(r'^\s*File "(?P<path>[^"\n]{1,400})", line \d{1,7}, in (?P<name>\S{1,200})\s*$')
+_ERROR = pattern(r"^\s*(?:[A-Za-z_]\w*\.)*(?:AttributeError|ImportError|ModuleNotFoundError|TypeError|NameError)\b")
+_INSTALLED = pattern(r"(?:^|[/\\])(?:lib\w{0,10}[/\\](?:python|pypy)[\d.]*|(?:site|dist)-packages|Lib)[/\\]|^<")
 """Where Python's own modules and installed packages lie; ``<frozen importlib._bootstrap>`` too."""
-_STEM = re.compile(r"([A-Za-z_]\w*)(?:\.py|[/\\]__init__\.py)$")
+_STEM = pattern(r"([A-Za-z_]\w*)(?:\.py|[/\\]__init__\.py)$")
 _SCRIPTS = frozenset(("code", "main", "run", "setup", "site", "test", "this", "train"))
 """Names that people give their scripts, and that nothing imports."""
 _MOST = 200
@@ -106,7 +107,7 @@ def _of_library(source: str, frames: Sequence[_Frame], error: LogLine) -> Sympto
     return None
 
 
-_COMPILED = re.compile(
+_COMPILED = pattern(
     r"No module named ['\"](?P<package>[A-Za-z]\w{1,60})(?:\.\w{1,60}){0,3}\.(?:_C\w{0,20}|_ext|_?\w{1,30}_(?:cuda|cpp|ext|kernels?))['\"]"
     r"|cannot import name ['\"](?:_C\w{0,20}|_ext)['\"] from (?:partially initialized module )?['\"](?P<own>[A-Za-z]\w{1,60})"
 )

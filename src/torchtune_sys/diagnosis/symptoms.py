@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 from itertools import islice
 
@@ -17,6 +16,7 @@ from torchtune_sys.diagnosis.text.lines import LogLine, joined, seldom
 from torchtune_sys.knowledge import messages, translations
 from torchtune_sys.knowledge.sentences import Sentence, SentenceSearch, in_letters_of_programs, is_about_code, well_spelt
 from torchtune_sys.model import actions
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.rule import Rule
 
 
@@ -125,42 +125,42 @@ def _without_tables(lines: Sequence[LogLine]) -> Sequence[LogLine]:
     return left
 
 
-_RULE = re.compile(r"\|(?: ?:?-{3,}:? ?\|){2,40}\s*$")
+_RULE = pattern(r"\|(?: ?:?-{3,}:? ?\|){2,40}\s*$")
 
 
-_DIFF = re.compile(r"^[+-](?=\s+\S)")
+_DIFF = pattern(r"^[+-](?=\s+\S)")
 """The mark of a line that a patch adds or takes away."""
-_TEMPLATE = re.compile(r"\{\{-? [$.\w][^{}]{0,80} -?\}\}")
+_TEMPLATE = pattern(r"\{\{-? [$.\w][^{}]{0,80} -?\}\}")
 """Of Jinja, Go or Ansible: nothing is filled in."""
-_FILLED = re.compile(r"FAILED! =>|\"(?:stderr|msg|stdout)\": ?\"|--format\b|\binspect\b")
+_FILLED = pattern(r"FAILED! =>|\"(?:stderr|msg|stdout)\": ?\"|--format\b|\binspect\b")
 """Of what ran: a template is an argument of the command beside what it said."""
-_PASSED = re.compile(
+_PASSED = pattern(
     r"(?:[^\s:]{1,200}(?:::\w+){0,2}::test.{0,300} (?:PASSED|XFAIL|SKIPPED)(?: +\(.{1,400}\))?|test\w{0,120}\b.{0,300} \.\.\. (?:ok|expected failure|skipped .{1,400})|\s*\[ {7}OK \] \S.{0,200}?)(?: *\[ ?\d{1,3}%\]| \(\d+ m?s\))?$"
     r"|(?:PASSED|XFAIL|SKIPPED)(?: \[\d{1,4}\])? \S{1,200}(?:::test|\.py:\d).{0,600}$|\s*--- (?:PASS|SKIP): \S.{0,400}$|\s*[✓✔] \S.{0,400}$|ok \d{1,6} - .{1,400}$"
 )
 """pytest, unittest, GoogleTest, Go, jest and TAP: a test that succeeded, was left out or fails by design, with what it tried in its name."""
-_EXPECTED = re.compile(
+_EXPECTED = pattern(
     r"(?i)\b(?:rais|threw|throw|caught|catch|fail|reject|refus|den[iy]|error|exception|got|saw)\w*\b[^\n]{0,300}(?<!work )(?<!works )(?<!working )(?<!worked )\bas expected\b(?=\W*$|: )|\((?:as )?expected\)\W*$"
     r"|\b(?:got|caught|raised|saw|hit) (?:the |an? )?expected (?:error|exception|failure)\b"
 )
 """Of a test: it wanted this error."""
-_COMMENT = re.compile(
+_COMMENT = pattern(
     r"\s*#+ ?(?:without|otherwise|else|needed|avoids?|to avoid|prevents?|work-?around|so that|because|in case|required|(?:this|that|it) (?:is|avoids|fixes|prevents|works around))\b"
 )
 """Of a script or a Dockerfile: why a line is there."""
-_LOOKS_FOR = re.compile(
+_LOOKS_FOR = pattern(
     r"\s*(?:(?:sudo|ssh|for|if|while|do|then|watch|dmesg|journalctl|cat|kubectl|docker|pdsh|clush|srun)\b.{0,120}?\|\s?|ssh .{1,120}['\"] ?)(?:\w+ )?[efz]?grep (?:-[\w=-]{1,20} ){0,6}([\"'`]).{2,200}?\1"
 )
 """A command of a script that looks for an error's text elsewhere."""
-_ELSEWHERE = re.compile(
+_ELSEWHERE = pattern(
     r"/private/var/folders/|(?<![\w.])/Users/[\w.-]{1,40}/|/opt/homebrew/|\b[A-Za-z]:\\(?:[^\\\s\"'<>|]{1,80}\\){0,12}(?:Users|Program Files\S{0,6}|site-packages|Scripts)\\"
 )
 """Paths of macOS and Windows: what has several causes on Linux has others there."""
-_OF_THAT_SYSTEM = re.compile(r"\[WinError \d|\bdlopen\(/|\.(?:dll|dylib)\b")
+_OF_THAT_SYSTEM = pattern(r"\[WinError \d|\bdlopen\(/|\.(?:dll|dylib)\b")
 """An error that only those systems have is known as theirs."""
-OF_A_TEST = re.compile(r"\btest_\w{1,120} \((?:\w{1,60}\.){0,8}\w{1,60}\) \.\.\. ")
+OF_A_TEST = pattern(r"\btest_\w{1,120} \((?:\w{1,60}\.){0,8}\w{1,60}\) \.\.\. ")
 """unittest names a test before what it prints, which may be the error that the test provokes."""
-_RAISED_HERE = re.compile(r".{0,60}?\b[Rr]aise [\w.]{2,60}\(.{0,600}?(?<![\w.\"'])(?=[\w.]{0,80}(?:Error|Exception): \S)")
+_RAISED_HERE = pattern(r".{0,60}?\b[Rr]aise [\w.]{2,60}\(.{0,600}?(?<![\w.\"'])(?=[\w.]{0,80}(?:Error|Exception): \S)")
 """A traceback in one line: its last statement stands before the error's own words."""
 _OTHER_NAMES = (("nvidia-container-cli.real: ", "nvidia-container-cli: "),)
 """By which a program calls itself where a distribution wraps it."""

@@ -5,19 +5,20 @@ from __future__ import annotations
 import re
 
 from torchtune_sys.knowledge.torch import pythons_of
+from torchtune_sys.model.patterns import pattern
 
 DECIDED = "wrong-wheel-index"
 """A cause that the words have, where the list decides."""
-_ASKED = re.compile(
+_ASKED = pattern(
     r"requirement torch(?:vision|audio)?={2,3}(?P<version>\d[\d.]{0,16})(?:\+(?P<build>cu\d{2,3}|rocm[\d.]{1,8}|cpu))?(?=[ ,;(]).{0,40}?\(from versions:? (?P<listed>[^)\n]{1,8000})"
 )
-_NAMED = re.compile(r"(?:requirement|distribution found for) torch={2,3}(\d\.\d{1,2}(?:\.\d)?)(?=[\s,;(+]|$)")
-_PYTHON = re.compile(
+_NAMED = pattern(r"(?:requirement|distribution found for) torch={2,3}(\d\.\d{1,2}(?:\.\d)?)(?=[\s,;(+]|$)")
+_PYTHON = pattern(
     r"(?i)(?<![\w-])(?:c?python|py)(?:[ \t:=`'\"*(]|version|is){0,6}(3\.\d{1,2})(?![\d])(?!\+| or (?:newer|later|above|higher))|\bcp3(\d{1,2})\b|\bpython3\.(\d{1,2})/(?:site|dist)-packages"
 )
-_OF_AN_INDEX = re.compile(r"requirement\s+torch(?:vision|audio)?(?![\w=<>~!-])[^)]{0,40}?\(from\s+versions:?\s+none")
-_NONE_OF_IT = re.compile(r"No matching distribution found for torch(?:vision|audio)?\s*$")
-_INDEX = re.compile(r"/whl/(?:nightly/|test/)?(?:cu\d{2,3}|rocm[\d.]{1,8}|xpu|cpu)\b")
+_OF_AN_INDEX = pattern(r"requirement\s+torch(?:vision|audio)?(?![\w=<>~!-])[^)]{0,40}?\(from\s+versions:?\s+none")
+_NONE_OF_IT = pattern(r"No matching distribution found for torch(?:vision|audio)?\s*$")
+_INDEX = pattern(r"/whl/(?:nightly/|test/)?(?:cu\d{2,3}|rocm[\d.]{1,8}|xpu|cpu)\b")
 _PLACEHOLDER = "0.1.2"
 """Releases of torch on PyPI that are sources without content: pip lists them for any Python."""
 _LIKELY, _POSSIBLE, _LONGEST, _OLDEST = 2, 1, 200_000, 3

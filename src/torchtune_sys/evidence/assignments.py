@@ -5,22 +5,23 @@ A variable that is given two values (two nodes, before and after) is left out: w
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterable, Iterator
+
+from torchtune_sys.model.patterns import pattern
 
 _NAME = r"[A-Za-z_][A-Za-z0-9_]{1,60}"
 _VALUE = r"\"[^\"]{0,2000}\"|'[^']{0,2000}'|[^\s\"';&|]{0,2000}"
-_PLAIN = re.compile(r"^[\s>|$]*([A-Z_][A-Z0-9_]{1,60})=(.*)$")
-_DECLARED = re.compile(rf"^[\s>|$+#]{{0,8}}(?:declare -x|export|setenv|ENV) +({_NAME})[= ]({_VALUE})")
-_LAUNCHED = re.compile(
+_PLAIN = pattern(r"^[\s>|$]*([A-Z_][A-Z0-9_]{1,60})=(.*)$")
+_DECLARED = pattern(rf"^[\s>|$+#]{{0,8}}(?:declare -x|export|setenv|ENV) +({_NAME})[= ]({_VALUE})")
+_LAUNCHED = pattern(
     rf"^[\s>|$+#]{{0,8}}(?:\S{{1,40}}[$#%] )?(?:env +)?((?:[A-Z_][A-Z0-9_]{{1,60}}=(?:{_VALUE}) +)+)"
     r"(?:\S{0,200}/)?(?:torchrun|python[\d.]*|accelerate|deepspeed|srun|mpirun|mpiexec|horovodrun|ray|vllm|colossalai|llamafactory-cli|bash|sh)\b"
 )
-_ASSIGNED = re.compile(rf"([A-Z_][A-Z0-9_]{{1,60}})=({_VALUE})")
-_ALONE = re.compile(rf"\s*[A-Z_][A-Z0-9_]{{1,60}}=(?:{_VALUE})\s*")
-_OPTION = re.compile(rf"(?<!\S)(?:-x|-e|--env|-genv)[ =]([A-Z_][A-Z0-9_]{{1,60}})[= ]({_VALUE})(?=\s|$)")
-_OF_LAUNCHERS = re.compile(r"\b(?:mpirun|mpiexec|docker|podman|nerdctl)\b")
-_OF_NCCL = re.compile(rf"NCCL INFO ({_NAME}) set by environment to (\S{{1,2000}}?)\.?$")
+_ASSIGNED = pattern(rf"([A-Z_][A-Z0-9_]{{1,60}})=({_VALUE})")
+_ALONE = pattern(rf"\s*[A-Z_][A-Z0-9_]{{1,60}}=(?:{_VALUE})\s*")
+_OPTION = pattern(rf"(?<!\S)(?:-x|-e|--env|-genv)[ =]([A-Z_][A-Z0-9_]{{1,60}})[= ]({_VALUE})(?=\s|$)")
+_OF_LAUNCHERS = pattern(r"\b(?:mpirun|mpiexec|docker|podman|nerdctl)\b")
+_OF_NCCL = pattern(rf"NCCL INFO ({_NAME}) set by environment to (\S{{1,2000}}?)\.?$")
 _OF_SHELLS = frozenset(("PATH", "HOME", "PWD", "SHLVL", "HOSTNAME", "SHELL"))
 """Which of them any process has."""
 _DUMP, _MARKERS = 5, 2
@@ -68,18 +69,18 @@ def _is_asked_for(value: str) -> bool:
 
 
 _LONGEST = 8000
-_PRINTED = re.compile(r"^\S{0,60}\s?[$#>%]\s{0,4}(?:env|printenv|set|cat)\b")
+_PRINTED = pattern(r"^\S{0,60}\s?[$#>%]\s{0,4}(?:env|printenv|set|cat)\b")
 """The command that printed them, behind a shell's prompt."""
 
 
 _PROMPT = r"(?:\[[^\]\n]{1,60}\]|[\w.@:~/+() -]{1,80})? ?[$#%>] {0,4}"
-_LISTED = re.compile(
+_LISTED = pattern(
     rf"(?:{_PROMPT}(?:[\w./@:=-]{{1,80}} ){{0,12}})?(?:env|printenv)(?: *\| *(?:sort|uniq|(?:e|z|f)?grep|rg|ag|awk|head|tail|sed)\b[^\n]{{0,200}})?"
     r"|(?:={3,} ?|-{3,} ?|#{1,6} |\*\*|==> )?(?:[Rr]elevant |NCCL )?(?:[Ee]nv(?:ironment)? ?[Vv]ar(?:iable)?s|env)(?: ?={3,}| ?-{3,}|:?\*\*| <==)?:?"
 )
 """A command that prints variables, or a heading above them."""
-_ASKED = re.compile(rf"{_PROMPT}echo +\"?\$\{{?([A-Z_][A-Z0-9_]{{1,60}})\}}?\"?")
-_FENCE = re.compile(r"\s*(?:```\w{0,12})?\s*")
+_ASKED = pattern(rf"{_PROMPT}echo +\"?\$\{{?([A-Z_][A-Z0-9_]{{1,60}})\}}?\"?")
+_FENCE = pattern(r"\s*(?:```\w{0,12})?\s*")
 _LISTED_AT_MOST = 500
 
 
@@ -102,7 +103,7 @@ def _of_commands(lines: list[str]) -> Iterator[tuple[str, str]]:
 
 
 _WIDEST_COMMAND = 400
-_SHOWN = re.compile(r"[\w.,:/@+=-]{1,200}")
+_SHOWN = pattern(r"[\w.,:/@+=-]{1,200}")
 """A value as echo prints it; an empty line may be an empty value, or none."""
 
 

@@ -7,9 +7,10 @@ import re
 from torchtune_sys.formats.smbios import FORMS
 from torchtune_sys.model.facts.hardware import HardwareFacts, MemoryDevice
 from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.patterns import pattern
 
-_BLOCK = re.compile(r"^(Physical Memory Array|Memory Device)\n((?:[ \t]+[^\n]*(?:\n|\Z))+)", re.MULTILINE)
-_FIELD = re.compile(r"^[ \t]+([A-Z][\w ]{2,40}): *(\S[^\n]{0,100}?)? *$", re.MULTILINE)
+_BLOCK = pattern(r"^(Physical Memory Array|Memory Device)\n((?:[ \t]+[^\n]*(?:\n|\Z))+)", re.MULTILINE)
+_FIELD = pattern(r"^[ \t]+([A-Z][\w ]{2,40}): *(\S[^\n]{0,100}?)? *$", re.MULTILINE)
 _MIB = {"MB": 1, "GB": 1024, "TB": 1 << 20, "kB": 0}
 _FIRMWARE = ("ROM", "Flash", "EEPROM", "FEPROM", "EPROM")
 _NAMES = {"Row Of Chips": "soldered", "Chip": "soldered", "Die": "soldered"}

@@ -17,8 +17,9 @@ from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.limits import NAMES, LimitsFacts, SessionLimit
 from torchtune_sys.model.facts.memory import MemoryFacts
 from torchtune_sys.model.facts.system import SystemFacts
+from torchtune_sys.model.patterns import pattern
 
-_START = re.compile(r'"HostConfig"\s{0,8}:\s{0,8}(?=\{)')
+_START = pattern(r'"HostConfig"\s{0,8}:\s{0,8}(?=\{)')
 _SOURCE = "docker inspect"
 _MOST = 1 << 60
 
@@ -52,7 +53,7 @@ def facts_of_container(text: str) -> dict[str, Any]:
     return found
 
 
-_INFO = re.compile(
+_INFO = pattern(
     r"^(?P<indent> {0,4})Kernel Version: (?P<kernel>\S{1,100})\n(?:[^\n]{0,200}\n){0,4}?(?P=indent)Operating System: (?P<os>[^\n]{1,100})\n"
     r"(?:(?P=indent)OSVersion: [^\n]{0,100}\n)?(?P=indent)OSType: linux\n(?P=indent)Architecture: (?P<machine>\S{1,20})\n"
     r"(?P=indent)CPUs: (?P<cpus>\d{1,5})\n(?P=indent)Total Memory: (?P<memory>\d[\d.]{0,10}) ?(?P<unit>[KMGT]iB)",

@@ -41,13 +41,13 @@ def driver_facts(gpu: GpuFacts | None, module: str, text: str, pci: Fact[PciFact
     return DriverFacts(**facts) if facts else None
 
 
-_NODE = re.compile(
+_NODE = pattern(
     r"^c(?P<mode>[rwxsStT-]{9})(?P<more>[.+@]?) +\d+ (?P<owner>\w+) +(?P<group>\w+) +(?P<major>\d{1,4}), +(?P<minor>\d{1,7}) .{4,30} "
     r"(?P<path>/dev/nvidia(?:\d{1,3}|ctl|-uvm|-uvm-tools|-modeset))$",
     re.MULTILINE,
 )
-_EVERY_NODE = re.compile(r"\bls\b[^\n|]{0,80} /dev/nvidia\*")
-_NO_NODE = re.compile(r"ls: cannot access '?/dev/nvidia\*'?: No such file")
+_EVERY_NODE = pattern(r"\bls\b[^\n|]{0,80} /dev/nvidia\*")
+_NO_NODE = pattern(r"ls: cannot access '?/dev/nvidia\*'?: No such file")
 _OPEN = 0o006
 
 
@@ -117,14 +117,14 @@ def module_version(text: str) -> str:
     return found[1] if found else ""
 
 
-_BUILD_FAILED = re.compile(r"^.{0,40}Error! +Bad return status for module build on kernel: (\S{3,80})", re.MULTILINE)
+_BUILD_FAILED = pattern(r"^.{0,40}Error! +Bad return status for module build on kernel: (\S{3,80})", re.MULTILINE)
 _KIND = r"nvidia(?:-(?:current|open|server|srv|legacy|tesla|\d{3})[\w.-]{0,20})?"
-_CONSULT = re.compile(r"Consult /var/lib/dkms/([\w.+-]{1,60})/")
-_OF_NVIDIA = re.compile(
+_CONSULT = pattern(r"Consult /var/lib/dkms/([\w.+-]{1,60})/")
+_OF_NVIDIA = pattern(
     rf"dkms (?:install|build|add|autoinstall) (?:-m )?{_KIND}(?:[/ ]|$)|nvidia-dkms-|(?:new|module:?) {_KIND}[-/ ]\d{{3}}\.|NV_EXCLUDE_BUILD_MODULES",
     re.MULTILINE,
 )
-_BUILT = re.compile(
+_BUILT = pattern(
     r"^.{0,20}(?:DKMS: install completed|nvidia(?:-current|-srv)?[/,] ?\d{3}\.[\d.]{2,9}, \S{3,80}, \w{3,10}: installed)",
     re.MULTILINE,
 )

@@ -9,12 +9,13 @@ from torchtune_sys.evidence.block_devices import size_of
 from torchtune_sys.evidence.partial import partly
 from torchtune_sys.model.facts.memory import MemoryFacts
 from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.patterns import pattern
 
-_TABLE = re.compile(
+_TABLE = pattern(
     r"^(?P<title> +total +used +free +shared[^\n]{0,60})\n(?:Mem|Memory): {1,20}(?P<memory>[^\n]{1,120})\n(?:[-+/a-z: ]{1,24}[^\n]{0,60}\n)?Swap: {1,20}(?P<swap>[^\n]{1,80})",
     re.MULTILINE,
 )
-_COMMAND = re.compile(r"(?:^|[$#%>] ?)free(?P<options>(?: -{1,2}[a-z]{1,9})*)[ \t]*\n +total ", re.MULTILINE)
+_COMMAND = pattern(r"(?:^|[$#%>] ?)free(?P<options>(?: -{1,2}[a-z]{1,9})*)[ \t]*\n +total ", re.MULTILINE)
 _UNITS = {
     "b": 1,
     "bytes": 1,

@@ -8,10 +8,11 @@ from torchtune_sys.formats import hypervisors
 from torchtune_sys.formats.kernel_log import EARLIER
 from torchtune_sys.formats.kernel_messages import read_log
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, Why, known
 
 _NAME = "report"
-_LINE = re.compile(
+_LINE = pattern(
     r"^[ \t>]{0,8}(?:<\d+>)?(?:\[ *\+?\d{1,9}\.\d{6}\]|\[[A-Z][a-z]{2} [A-Z][a-z]{2} +\d{1,2} \d\d:\d\d:\d\d \d{4}\]|(?=.{0,50}\d\d:\d\d:\d\d).{8,60} kernel: )"
     r"|^[ \t>]{0,8}(?:amdgpu [0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]: |\[drm(?::\w+ \[\w+\])?\] |amdgpu: )",
     re.MULTILINE,
@@ -53,11 +54,11 @@ def hypervisor(found: KernelFacts) -> str:
     return hypervisors.meant(named)
 
 
-_RECORD = re.compile(r"^\d{1,5},\d{1,18},(\d{1,12})(\d{6}),[^;\n]{1,80};", re.MULTILINE)
+_RECORD = pattern(r"^\d{1,5},\d{1,18},(\d{1,12})(\d{6}),[^;\n]{1,80};", re.MULTILINE)
 """/dev/kmsg (Documentation/ABI/testing/dev-kmsg): priority and facility, number, microseconds, flags, then the message."""
 
 
-_EARLIER = re.compile(rf"^{EARLIER}[^\n]*\n?", re.MULTILINE)
+_EARLIER = pattern(rf"^{EARLIER}[^\n]*\n?", re.MULTILINE)
 
 
 def _plain(text: str) -> str:

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import re
-
 from torchtune_sys.evidence.partial import missing, partly
 from torchtune_sys.formats.shell_limits import reported_limits
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.limits import NAMES, LimitsFacts, SessionLimit
+from torchtune_sys.model.patterns import pattern
 
-_FAILED = re.compile(
+_FAILED = pattern(
     r"\b(ibv_(?:exp_)?(?:reg_mr|reg_mr_iova2?|create_\w{2,6}|reg_dmabuf_mr)|mlx5dv_\w{3,40})\b[^\n]{0,120}?\sfailed\b[^\n]{0,40}?Cannot\s+allocate\s+memory"
 )
-_CURRENT = re.compile(r"Please set max locked memory \(ulimit -l\) to 'unlimited'\s+\(current: (\d{1,20}) kbytes\)")
+_CURRENT = pattern(r"Please set max locked memory \(ulimit -l\) to 'unlimited'\s+\(current: (\d{1,20}) kbytes\)")
 _RAISED = 1 << 16
 """Open files from which a soft limit tells of the hard one, which is no lower; below, it may be 1024 of 524288."""
 

@@ -11,6 +11,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.numa import NumaFacts, NumaNode
 from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, known
 
 _OF_LSCPU = (
@@ -27,7 +28,7 @@ _OF_LSCPU = (
 )
 _ENOUGH = 2
 """Labels that make a text lscpu's, in its own capitals: a single one may stand anywhere."""
-_NODE = re.compile(r"^(?:.{0,120}?[ \t>|\]])?NUMA node(\d{1,4}) CPU\(s\):[ \t]*(\S{0,4000})[ \t]*$", re.MULTILINE)
+_NODE = pattern(r"^(?:.{0,120}?[ \t>|\]])?NUMA node(\d{1,4}) CPU\(s\):[ \t]*(\S{0,4000})[ \t]*$", re.MULTILINE)
 _LONGEST = 2000
 
 
@@ -120,7 +121,7 @@ def _cpus(value: Fact[str]) -> Fact[CpuSet]:
         return missing(str(error)[:100])
 
 
-_AVX = re.compile(r"avx2?$|avx(?:512\w+|10\w*|_\w+)$")
+_AVX = pattern(r"avx2?$|avx(?:512\w+|10\w*|_\w+)$")
 
 
 def flags_of(words: str) -> Fact[frozenset[str]]:

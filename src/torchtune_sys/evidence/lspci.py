@@ -11,6 +11,7 @@ from torchtune_sys.evidence.lspci_tree import Tree, parse_tree
 from torchtune_sys.formats.pci_paths import distances
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciConfig, PciDevice, PciErrors, PciFacts, PciLink
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, Why
 
 _CLASSES = {
@@ -35,7 +36,7 @@ _VENDORS = (
     ("Broadcom / LSI", "0x1000"),
     ("Intel Corporation", "0x8086"),
 )
-_HEADER = re.compile(
+_HEADER = pattern(
     r"(?:> ?)?((?:[0-9a-f]{4,8}:)?[0-9a-f]{2}:[0-9a-f]{2}\.[0-7]) ([A-Z0-9][^:\[\t]{2,60}?)(?: \[([0-9a-f]{4})\])?: (\S[^\t]{0,300})$"
 )
 _OF_VERBOSE = ("Region 0: Memory at", "LnkSta:", "Kernel driver in use:")
@@ -68,8 +69,8 @@ def _of_tree(tree: Tree) -> PciFacts:
     return PciFacts(devices=found, distances=distances(found))
 
 
-_NO_GPU = re.compile(r"NVSwitch|Audio|USB|UCSI|[Bb]ridge|BlueField|nForce|MCP\d|ConnectX")
-_GPU_NAME = re.compile(r"\[[^\]]*(?:GeForce|Quadro|Tesla|RTX|TITAN|GTX|\b[ABHLPTV]\d{1,3}\b|GH200|GB\d{3})")
+_NO_GPU = pattern(r"NVSwitch|Audio|USB|UCSI|[Bb]ridge|BlueField|nForce|MCP\d|ConnectX")
+_GPU_NAME = pattern(r"\[[^\]]*(?:GeForce|Quadro|Tesla|RTX|TITAN|GTX|\b[ABHLPTV]\d{1,3}\b|GH200|GB\d{3})")
 
 
 def _branch(address: str, parent: str, words: str) -> PciDevice:

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
+from torchtune_sys.model.patterns import pattern
 
-_TOKEN = re.compile(r"\[(?:([0-9a-f]{4,8}):)?([0-9a-f]{2})(?:-[0-9a-f]{2})?\]|(?<=-)([0-9a-f]{2}\.[0-7])(?=-\[|\s|$)")
-_LINE = re.compile(r"[ |]*[-+\\]")
+_TOKEN = pattern(r"\[(?:([0-9a-f]{4,8}):)?([0-9a-f]{2})(?:-[0-9a-f]{2})?\]|(?<=-)([0-9a-f]{2}\.[0-7])(?=-\[|\s|$)")
+_LINE = pattern(r"[ |]*[-+\\]")
 _LONGEST = 1000
 _MOST = 4096
 

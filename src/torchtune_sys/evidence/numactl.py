@@ -8,13 +8,14 @@ from torchtune_sys.evidence.partial import missing, partly
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.numa import NumaFacts, NumaNode
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, Why
 
-_FIRST = re.compile(r"^[ \t>]{0,8}available: (\d{1,4}) nodes? \(", re.MULTILINE)
-_NONE = re.compile(r"^[ \t>]{0,8}No NUMA available on this system", re.MULTILINE)
-_CPUS = re.compile(r"^[ \t>]{0,8}node (\d{1,4}) cpus:((?: \d{1,5}){0,4096})[ \t]*$", re.MULTILINE)
-_AMOUNT = re.compile(r"^[ \t>]{0,8}node (\d{1,4}) (size|free): (\d{1,12}) MB", re.MULTILINE)
-_ROW = re.compile(r"^[ \t>]{0,8}(\d{1,4}):((?: +\d{1,3})+)[ \t]*$", re.MULTILINE)
+_FIRST = pattern(r"^[ \t>]{0,8}available: (\d{1,4}) nodes? \(", re.MULTILINE)
+_NONE = pattern(r"^[ \t>]{0,8}No NUMA available on this system", re.MULTILINE)
+_CPUS = pattern(r"^[ \t>]{0,8}node (\d{1,4}) cpus:((?: \d{1,5}){0,4096})[ \t]*$", re.MULTILINE)
+_AMOUNT = pattern(r"^[ \t>]{0,8}node (\d{1,4}) (size|free): (\d{1,12}) MB", re.MULTILINE)
+_ROW = pattern(r"^[ \t>]{0,8}(\d{1,4}):((?: +\d{1,3})+)[ \t]*$", re.MULTILINE)
 
 
 def numa_facts(text: str) -> NumaFacts | None:

@@ -12,9 +12,10 @@ from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts.cpu import CpuFacts
 from torchtune_sys.model.facts.memory import MemoryFacts
 from torchtune_sys.model.facts.system import SystemFacts
+from torchtune_sys.model.patterns import pattern
 
-_FIRST = re.compile(r"^processor\s*: \d{1,5}\n(?:[^\n]+\n){0,40}?(?:flags|Features|CPU implementer|cpu|isa)\s*:", re.MULTILINE)
-_MEMORY = re.compile(r"^MemTotal:\s+\d{1,15} kB\nMemFree:\s", re.MULTILINE)
+_FIRST = pattern(r"^processor\s*: \d{1,5}\n(?:[^\n]+\n){0,40}?(?:flags|Features|CPU implementer|cpu|isa)\s*:", re.MULTILINE)
+_MEMORY = pattern(r"^MemTotal:\s+\d{1,15} kB\nMemFree:\s", re.MULTILINE)
 
 
 def facts(text: str) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def cpu_facts(text: str, *, whole: bool = False) -> CpuFacts:
     )
 
 
-_TOPOLOGY = re.compile(
+_TOPOLOGY = pattern(
     r"^physical id\s*: (\d{1,5})\nsiblings\s*: (\d{1,5})\ncore id\s*: (\d{1,5})\ncpu cores\s*: (\d{1,5})$", re.MULTILINE
 )
 """Linux arch/x86/kernel/cpu/proc.c: of each processor its package, the threads online in it, its core and the cores online in it."""

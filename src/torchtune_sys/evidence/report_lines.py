@@ -15,6 +15,7 @@ from torchtune_sys.evidence import other_collectors
 from torchtune_sys.evidence.partial import missing
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.python import Distribution, normalised
+from torchtune_sys.model.patterns import pattern
 
 _KEYS = (
     "PyTorch version", "Is debug build", "CUDA used to build PyTorch", "ROCM used to build PyTorch", "HIP used to build PyTorch", "XPU used to build PyTorch", "OS", "GCC version",
@@ -88,7 +89,7 @@ def parse_lines(text: str) -> Lines:
     )
 
 
-_COUNTED = re.compile(r"- GPU number: \d|Device: cuda:|GPU \d")
+_COUNTED = pattern(r"- GPU number: \d|Device: cuda:|GPU \d")
 """Collectors that name the first GPU alone do not say how many there are."""
 
 

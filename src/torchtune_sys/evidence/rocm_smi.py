@@ -13,6 +13,7 @@ from torchtune_sys.model import codec
 from torchtune_sys.model.facts.driver import AmdErrors
 from torchtune_sys.model.facts.gpu import GpuFacts
 from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import known
 
 Found = dict[int, dict[str, Any]]
@@ -21,33 +22,33 @@ _MOST = 1024
 """GPUs of a report: a host with eight MI300X in CPX mode has 64."""
 
 # rocm_smi.py: showAllConcise. "GPU Temp (DieEdge) AvgPwr …" until ROCm 5.7, "Device [Model : Revision] …" in 6.0, "Device Node IDs (DID, GUID) …" since 6.1
-_TITLE = re.compile(r"^ {0,12}(?:GPU|Device) {1,8}\S[^\n]{0,120}\bVRAM% +GPU%", re.MULTILINE)
-_ROW = re.compile(r"^ {0,12}(\d{1,4}) {2,}(\S[^\n]{20,200})$")
-_ENDS = re.compile(r".* (?P<cap>\S{3,16}) +(?P<vram>\d{1,3}%|N/A|Unsupported) +(?P<use>\d{1,3}%|N/A|Unsupported)(?: |$)")
-_DEGREES = re.compile(r"(\d{1,3})\.\d{1,2}[^\s\dW%]{0,3}[cC]\b")
-_NAMED = re.compile(r"^ {4,24}([A-Z][\w./() -]{2,40}?) *$")
+_TITLE = pattern(r"^ {0,12}(?:GPU|Device) {1,8}\S[^\n]{0,120}\bVRAM% +GPU%", re.MULTILINE)
+_ROW = pattern(r"^ {0,12}(\d{1,4}) {2,}(\S[^\n]{20,200})$")
+_ENDS = pattern(r".* (?P<cap>\S{3,16}) +(?P<vram>\d{1,3}%|N/A|Unsupported) +(?P<use>\d{1,3}%|N/A|Unsupported)(?: |$)")
+_DEGREES = pattern(r"(\d{1,3})\.\d{1,2}[^\s\dW%]{0,3}[cC]\b")
+_NAMED = pattern(r"^ {4,24}([A-Z][\w./() -]{2,40}?) *$")
 """Below its row in ROCm 6.0."""
 
 # showHwInfo
-_HARDWARE = re.compile(
+_HARDWARE = pattern(
     r"^ {0,4}(\d{1,4}) +\d{1,4} +(0x[0-9a-f]{4}) +\d+ +gfx\d\w* [^\n]{0,120}?([0-9A-Fa-f]{4}:[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7])\b",
     re.MULTILINE,
 )
 
-_FIELD = re.compile(r"^GPU\[(\d{1,4})\]\s{0,12}: ([^:\n]{2,60}): {0,4}\t{0,3} ?([^\n]{1,120})$", re.MULTILINE)
-_CARD = re.compile(r'"card(\d{1,4})"\s?:\s?\{([^{}]{1,20000})\}')
-_PAIR = re.compile(r'"([^"\n]{2,60}?):?"\s?:\s?"([^"\n]{0,120})"')
+_FIELD = pattern(r"^GPU\[(\d{1,4})\]\s{0,12}: ([^:\n]{2,60}): {0,4}\t{0,3} ?([^\n]{1,120})$", re.MULTILINE)
+_CARD = pattern(r'"card(\d{1,4})"\s?:\s?\{([^{}]{1,20000})\}')
+_PAIR = pattern(r'"([^"\n]{2,60}?):?"\s?:\s?"([^"\n]{0,120})"')
 
 # amdsmi_cli: the table of plain amd-smi since ROCm 7.0, two lines for each GPU; before it "GPU: 0" and indented names
-_FIRST = re.compile(
+_FIRST = pattern(
     r"\| *(?P<bdf>[0-9a-fA-F]{4}:[0-9a-fA-F]{2}:[0-9a-fA-F]{2}\.[0-7]) +(?P<name>\S[^|\n]{0,40}?) *\|"
     r" *(?:N/A|\d+ ?%) +(?:N/A|(?P<degrees>\d{1,3}) ?\S{0,4}C) +(?P<ue>N/A|\d{1,9}) +(?P<power>[^|\n]{1,24}?) *\|"
 )
-_SECOND = re.compile(
+_SECOND = pattern(
     r"\| *(?P<gpu>\d{1,4}) +\S+ +\S+ +\S+ *\| *(?:N/A|(?P<use>\d{1,3}) ?%) +[^|\n]{2,16}? +(?P<used>\d{1,9})/(?P<total>\d{1,9}) ?MB *\|"
 )
-_GPU = re.compile(r"^GPU: (\d{1,4})$", re.MULTILINE)
-_INDENTED = re.compile(r"^ {4,16}([A-Z][A-Z_0-9]{2,40}): (\S[^\n]{0,100})$", re.MULTILINE)
+_GPU = pattern(r"^GPU: (\d{1,4})$", re.MULTILINE)
+_INDENTED = pattern(r"^ {4,16}([A-Z][A-Z_0-9]{2,40}): (\S[^\n]{0,100})$", re.MULTILINE)
 
 
 def gpu_facts(text: str) -> GpuFacts | None:
@@ -101,9 +102,9 @@ def _read(text: str) -> Found:
     return found or dict(_agents(text))
 
 
-_AGENT = re.compile(r"^Agent \d{1,4} *$", re.MULTILINE)
-_OF_AGENT = re.compile(r"^  (Name|Marketing Name|Device Type|Vendor Name): +(\S[^\n]{0,100}?) *$", re.MULTILINE)
-_VRAM = re.compile(r"Segment: +GLOBAL; FLAGS: COARSE GRAINED *\n +Size: +(\d{1,12})\(0x[0-9a-f]+\) KB")
+_AGENT = pattern(r"^Agent \d{1,4} *$", re.MULTILINE)
+_OF_AGENT = pattern(r"^  (Name|Marketing Name|Device Type|Vendor Name): +(\S[^\n]{0,100}?) *$", re.MULTILINE)
+_VRAM = pattern(r"Segment: +GLOBAL; FLAGS: COARSE GRAINED *\n +Size: +(\d{1,12})\(0x[0-9a-f]+\) KB")
 
 
 def _agents(text: str) -> Iterator[tuple[int, dict[str, Any]]]:

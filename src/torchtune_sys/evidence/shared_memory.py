@@ -7,20 +7,19 @@ import re
 from torchtune_sys.evidence.block_devices import PastedMount, read_paste, size_of
 from torchtune_sys.evidence.partial import missing, partly
 from torchtune_sys.model.facts.memory import MemoryFacts
+from torchtune_sys.model.patterns import pattern
 
 _POINT = "/dev/shm"
-_ALONE = re.compile(
+_ALONE = pattern(
     r"^[ \t>]{0,8}(?P<source>tmpfs|shm|none)\s+(?:(?P<kind>tmpfs)\s+)?(?P<size>[\d.,]{1,15}[KMGT]?)i?\s+[\d.,]{1,15}[KMGT]?i?\s+"
     r"(?P<free>[\d.,]{1,15}[KMGT]?)i?\s+(?:\d{1,3}%|-)\s+/dev/shm[ \t]*$",
     re.MULTILINE,
 )
-_OPTIONS = re.compile(
+_OPTIONS = pattern(
     r"^[ \t>]{0,8}\S{1,40} (?:on )?/dev/shm (?:type )?tmpfs \(?[\w,=.:-]{0,300}?\bsize=(\d{1,12})([kmg]?)\b", re.MULTILINE
 )
 
-_DEEPSPEED = re.compile(
-    r"^[ \t>]{0,8}shared memory \(/dev/shm\) size \.{2,40} (\d{1,9}(?:\.\d{1,2})?) ?([KMGT])i?B\b", re.MULTILINE
-)
+_DEEPSPEED = pattern(r"^[ \t>]{0,8}shared memory \(/dev/shm\) size \.{2,40} (\d{1,9}(?:\.\d{1,2})?) ?([KMGT])i?B\b", re.MULTILINE)
 """ds_report, which divides by 1024 (deepspeed/env_report.py)."""
 
 
@@ -52,7 +51,7 @@ def memory_facts(text: str) -> MemoryFacts | None:
     )
 
 
-_OF_INODES = re.compile(r"\bdf\b[^\n|]{0,40} -\w{0,4}i|\bIUse%")
+_OF_INODES = pattern(r"\bdf\b[^\n|]{0,40} -\w{0,4}i|\bIUse%")
 
 
 def _listed(text: str) -> list[PastedMount]:

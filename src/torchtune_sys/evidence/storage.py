@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import posixpath
-import re
 
 import msgspec
 
@@ -13,6 +12,7 @@ from torchtune_sys.model.disk_media import INSTANCE_STORE, classify, is_made_up
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.facts.storage import Array, Disk, StorageFacts, StoragePath, nowhere
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, Why
 
 _NAME = "report"
@@ -178,9 +178,7 @@ class _Look:
         )
 
 
-_NO_STORE = re.compile(
-    r"(?:tmpfs|shm|udev|devtmpfs|none|cgroup\S*) |/dev/(?:loop|sr)\d|\S{1,300} /(?:dev|run|sys|proc|snap)(?:/|$)"
-)
+_NO_STORE = pattern(r"(?:tmpfs|shm|udev|devtmpfs|none|cgroup\S*) |/dev/(?:loop|sr)\d|\S{1,300} /(?:dev|run|sys|proc|snap)(?:/|$)")
 """Sources and points of what lies in memory, or is full by its nature (images)."""
 _IMAGE = 128 << 20
 """Bytes: a full file system that is smaller is an image that holds names or a base system alone: the root of composefs (Fedora bootc), of Talos."""

@@ -10,11 +10,10 @@ import re
 from torchtune_sys.evidence.partial import missing, partly
 from torchtune_sys.formats.sysctl_keys import KEYS, dotted, interface_keys
 from torchtune_sys.model.facts.sysctl import Setting, SysctlFacts
+from torchtune_sys.model.patterns import pattern
 
-_LINE = re.compile(
-    r"^[ \t>]{0,8}((?:abi|crypto|debug|dev|fs|kernel|net|user|vm)\.[\w./*-]{2,120}) = ?([^\n]{0,200})$", re.MULTILINE
-)
-_OUTPUT = re.compile(
+_LINE = pattern(r"^[ \t>]{0,8}((?:abi|crypto|debug|dev|fs|kernel|net|user|vm)\.[\w./*-]{2,120}) = ?([^\n]{0,200})$", re.MULTILINE)
+_OUTPUT = pattern(
     r"^[ \t>]{0,8}(?:(?:fs\.(?:file-nr|inode-nr|inode-state|dentry-state)|kernel\.(?:osrelease|ostype|version|ns_last_pid|random\.\w{2,30})) ?="
     r"|[^\n#=]{0,80}[$#%>] ?(?:sudo )?(?:/\w{1,10}){0,3}/?sysctl (?!(?:-w|-p|--system|--load|--write)\b))",
     re.MULTILINE,

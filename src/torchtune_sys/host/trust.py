@@ -142,9 +142,9 @@ def _holds_what_is_users(place: str, info: os.stat_result) -> bool:
 def _unmapped() -> int:
     """Return the number of users whom a user namespace does not map (user_namespaces(7)); -1 where it maps all."""
     try:
-        with open("/proc/self/uid_map", encoding="ascii") as file:
+        with open("/proc/self/uid_map", "rb") as file:
             mapped = sum(int(line.split()[2]) for line in file)
-        with open("/proc/sys/kernel/overflowuid", encoding="ascii") as file:
+        with open("/proc/sys/kernel/overflowuid", "rb") as file:
             return int(file.read()) if mapped < _ALL_USERS else -1
     except (OSError, ValueError, IndexError):
         return _OVERFLOW

@@ -5,36 +5,36 @@ A run in which one test failed is kept whole: which of its lines belong to that 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Sequence
 
 from torchtune_sys.diagnosis.text.lines import LogLine
+from torchtune_sys.model.patterns import pattern
 
 _LONGEST = 300
-_PROMPT = re.compile(r"^(?:\([\w.-]{1,40}\) )?(?:\$|\[[^\]\n]{1,80}\][$#]|[\w.@:~/-]{1,80}[$#>]) ?(?P<command>\S.*)")
-_TESTS = re.compile(
+_PROMPT = pattern(r"^(?:\([\w.-]{1,40}\) )?(?:\$|\[[^\]\n]{1,80}\][$#]|[\w.@:~/-]{1,80}[$#>]) ?(?P<command>\S.*)")
+_TESTS = pattern(
     r"\b(?:pytest|unittest|nosetests|ctest|cargo(?: nextest)?(?: \S+)? test|go test|bats|prove|tox|nox|jest|npm (?:run )?test|make (?:check|test)|\S*_test)\b"
 )
-_BEGINS = re.compile(
+_BEGINS = pattern(
     r"=+ test session starts =+|\[=+\] Running \d+ tests?\b|running \d+ tests?$|TAP version \d|Test project \S|=== RUN |\s*Start +\d+: |test_\w{1,120} \(\S|\S{1,200}\.py(?:::\S{1,200})?(?: PASSED| [.sxX]{1,200} {2,}\[)|(?:PASS|FAIL) \S+\.[jt]s"
 )
 """pytest, GoogleTest, Rust's and TAP's runners, CTest, Go, unittest, Jest: before the output of the first test."""
-_PASSES = re.compile(
+_PASSES = pattern(
     r"=*\s?(?:\d{1,6} (?:skipped|deselected|xfailed|warnings?), )*\d{1,6} (?:passed|xfailed)(?:, \d{1,6} (?:passed|skipped|deselected|xfailed|xpassed|warnings?|rerun))* in [\d.:hms ()]+=*$"
     r"|OK(?: \((?:(?:expected failures|skipped|unexpected successes)=\d+(?:, )?)+\))?$|100% tests passed, 0 tests failed out of \d|\[  PASSED  \] \d+ tests?\.$|test result: ok\. \d+ passed; 0 failed"
     r"|# fail(?:ed|ures)?:? +0$|All tests successful\.|(?:ok  \t?|ok {2,})\S+\s+[\d.]+s$|PASS$|Tests run: [1-9]\d*, Failures: 0, Errors: 0\b|Tests: +\d+ passed, \d+ total"
 )
 """The summary of a run in which nothing failed that should not."""
-_FAILS = re.compile(
+_FAILS = pattern(
     r"=*\s?(?:\d{1,6} \w+, )*\d{1,6} (?:failed|errors?)\b.{0,200} in [\d.]+ ?s|FAILED(?: \(| \S+::|$)|\[  FAILED  \]|\d+% tests passed, [1-9]|test result: FAILED|not ok \d(?!.*# (?:TODO|SKIP))|# fail(?:ed|ures)?:? +[1-9]|--- FAIL: |FAIL\b|ERROR: test|Tests run: .*(?:Failures|Errors): [1-9]|Tests: +\d+ failed"
 )
-_HEADING = re.compile(
+_HEADING = pattern(
     r"(?i)^\W{0,8}(?:[\w-]+ ){0,3}(?:(?:exit|return|status|error|reason|state|signal|job state|job reason|xid)[ -](?:codes?|status|values?|reasons?)|errors|codes)\W{0,4}$"
 )
-_ROW = re.compile(r"^\s{1,24}(?P<code>-?\d{1,4}|[A-Z][A-Za-z_]{1,40}|E[A-Z0-9]{2,14})(?: {2,}[A-Z][A-Z_]{3,40})? {1,40}\S")
+_ROW = pattern(r"^\s{1,24}(?P<code>-?\d{1,4}|[A-Z][A-Za-z_]{1,40}|E[A-Z0-9]{2,14})(?: {2,}[A-Z][A-Z_]{3,40})? {1,40}\S")
 _ROWS = 3
 """Meanings, each of another code, below a heading that names codes."""
-_HISTORY = re.compile(
+_HISTORY = pattern(
     r"\bgit (?:-\S+ )?(?:log|shortlog|blame|show|diff|grep)\b|\berrno (?:-\w|--\w+|[A-Z]{4,9}|\d{1,3})\b|\bman (?:-\w )?\w|\bapropos \w"
 )
 

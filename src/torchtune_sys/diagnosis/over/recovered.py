@@ -6,7 +6,6 @@ may be the reason, and stays.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
@@ -15,17 +14,18 @@ from torchtune_sys.diagnosis.symptoms import Symptom
 from torchtune_sys.diagnosis.text.failures import begins_with_failure
 from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.diagnosis.unexplained import unexplained_of
+from torchtune_sys.model.patterns import pattern
 
 _LONGEST = 400
-_HEAD = re.compile(
+_HEAD = pattern(
     r"^(?:\[[^\]\n]{4,40}\] ?|\w{3} {1,2}\d{1,2} [\d:]{8} \S{1,64} (?=\S)|[\d-]{10}[T ][\d:.,+Z-]{8,24} )(?:kernel: )?"
 )
-_TAG = re.compile(r"(?:^|\s)(?P<name>[A-Za-z][\w.-]{2,40})\[\d{1,9}\]: ")
-_NAME = re.compile(
+_TAG = pattern(r"(?:^|\s)(?P<name>[A-Za-z][\w.-]{2,40})\[\d{1,9}\]: ")
+_NAME = pattern(
     r"(?<![\w.-])(?!mlx\d_core|nfs\d\b|ipv\d|x86_64)(?P<name>[0-9a-f]{4}:[0-9a-f]{2}:[0-9a-f]{2}\.\d|[A-Za-z][\w.]{0,60}(?:-[\w.]{1,60}){1,8}(?<=[\w])|[A-Za-z]{2,40}\d[\w.]{0,40})"
 )
 """Of a device, a server, a pod: a word with a number or hyphens."""
-_WELL = re.compile(
+_WELL = pattern(
     r"\bOK\b|\b(?:[Rr]estored|[Rr]ecovered|[Rr]econnected|[Ss]uccessfully|Started)\b|\bback (?:online|up)\b|\b[Ll]ink(?: is| status definitely)? [Uu]p\b|\bactive \(running\)|\bis (?:now |again )?(?:ready|online|healthy|reachable|responding|up)\b"
     r"|\s(?P<ready>[1-9]\d{0,2})/(?P=ready) +(?:Running|Completed)\b|\s0/\d{1,3} +Completed\b"
 )
@@ -48,7 +48,7 @@ _LASTING = frozenset(
     )
 )
 """What ended a job, or damaged something: that a thing of this name runs later mends nothing."""
-_ILL = re.compile(r"\b(?:not|no|un\w+|failed|without)\b(?=.{0,40}\b(?:OK|[Rr]estored|[Rr]ecovered|[Ss]tarted|[Ss]uccessfully)\b)")
+_ILL = pattern(r"\b(?:not|no|un\w+|failed|without)\b(?=.{0,40}\b(?:OK|[Rr]estored|[Rr]ecovered|[Ss]tarted|[Ss]uccessfully)\b)")
 
 
 def without(
@@ -125,5 +125,5 @@ def _complains(line: LogLine) -> bool:
     )
 
 
-_PLANNED = re.compile(r"(?i)\bfail-?overs?\b|\bno (?:errors?|failures?)\b|\b0 (?:errors|failures|failed)\b")
-_PRINTED = re.compile(r"^\[|^\w{3} {1,2}\d{1,2} [\d:]{8} |^\S{1,80}[$#] |\S {2,}\S")
+_PLANNED = pattern(r"(?i)\bfail-?overs?\b|\bno (?:errors?|failures?)\b|\b0 (?:errors|failures|failed)\b")
+_PRINTED = pattern(r"^\[|^\w{3} {1,2}\d{1,2} [\d:]{8} |^\S{1,80}[$#] |\S {2,}\S")

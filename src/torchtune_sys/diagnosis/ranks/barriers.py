@@ -10,18 +10,17 @@ from msgspec.structs import replace
 
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine, joined
+from torchtune_sys.model.patterns import pattern
 
-_WAITING = re.compile(
+_WAITING = pattern(
     r"(?:Waiting in store based ?barrier to initialize process ?group for (?:[\d.]{1,24} seconds,? ?)?|(?P<over>Timed out) initializing process group in store based ?barrier on )"
     r"rank:? (?P<rank>\d{1,6}), (?:for )?key: (?P<key>[\w:./-]{1,80}) "
     r"\(world_size=(?P<world>\d{1,6}), (?:worker_count|num_workers_joined)=(?P<count>\d{1,6}),"
 )
-_CLIENTS = re.compile(
-    r"Timed out after \d{1,9} seconds waiting for clients\. (?P<count>\d{1,6})/(?P<world>\d{1,6}) clients joined"
-)
+_CLIENTS = pattern(r"Timed out after \d{1,9} seconds waiting for clients\. (?P<count>\d{1,6})/(?P<world>\d{1,6}) clients joined")
 """torch/csrc/distributed/c10d/TCPStore.cpp: what rank 0 says; the others wait for it, and say so."""
 _TIMED_OUT, _ABSENT = "timed out", "node-never-came"
-_CAME = re.compile(r"[Cc]ompleted store-based barrier for key:? ?(?P<key>[\w:./-]{1,80}) with \d{1,6} nodes")
+_CAME = pattern(r"[Cc]ompleted store-based barrier for key:? ?(?P<key>[\w:./-]{1,80}) with \d{1,6} nodes")
 _LOOKS = 2
 """Times that one rank must have said it: once is what a slow start looks like."""
 _SHOWN = 16

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Sympto
 from torchtune_sys.diagnosis.text.lines import LogLine, joined
 from torchtune_sys.formats.flight_recorder import RankDump, absences
 from torchtune_sys.knowledge.sentences import tells_of_wait
+from torchtune_sys.model.patterns import pattern
 
 
 def of_dumps(dumps: Sequence[RankDump]) -> Iterator[Symptom]:
@@ -41,15 +41,15 @@ def _hung(source: str, line: LogLine, ranks: Sequence[int], words: str, *, gone:
     )
 
 
-_TIMED_OUT = re.compile(
+_TIMED_OUT = pattern(
     r"[Rr]ank (\d{1,6})\].{0,80}Watchdog caught collective operation timeout: Work\w+\(SeqNum=(\d{1,12}), OpType=(\w{1,40})"
 )
-_ENQUEUED = re.compile(
+_ENQUEUED = pattern(
     r"[Rr]ank (\d{1,6})\].{0,200}last enqueued (?:NCCL )?work: (\d{1,12}), last completed (?:NCCL )?work: (\d{1,12})"
 )
-_WORLD = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE|number of ranks)[\"']?[ :=]{1,4}(\d{1,6})\b")
-_BARRIER = re.compile(r"Ranks? (\d{1,6}(?:, ?\d{1,6}){0,400}) failed to pass monitoredBarrier")
-_UNWRITTEN = re.compile(
+_WORLD = pattern(r"(?:world[_ ]size|nranks|WORLD_SIZE|number of ranks)[\"']?[ :=]{1,4}(\d{1,6})\b")
+_BARRIER = pattern(r"Ranks? (\d{1,6}(?:, ?\d{1,6}){0,400}) failed to pass monitoredBarrier")
+_UNWRITTEN = pattern(
     r"wait timeout after \d{1,9}ms, keys: /default_pg/0/{1,2}(?:cpu|cuda)\S{0,8}//\d{1,4}/(?P<rank>\d{1,6})(?=$|\s)"
 )
 """gloo's context writes one key for each rank, of which others wait for the lowest that is not there (torch ProcessGroupGloo.cpp)."""
@@ -131,10 +131,8 @@ def _member(line: LogLine, rank: int) -> tuple[str, int] | None:
     return (found["guid"], line.rank) if line.rank is not None and found["guid"] else None
 
 
-_GROUP = re.compile(
-    r"\[PG (?:ID )?(?P<id>\d{1,6})(?: PG GUID (?P<guid>[^\s(\]]{1,60}))?(?: ?\((?P<what>[^()\n]{0,80})\))? Rank \d"
-)
-_AT_WORK = re.compile(r"\bat work(?: sequence id)?: (\d{1,12})")
+_GROUP = pattern(r"\[PG (?:ID )?(?P<id>\d{1,6})(?: PG GUID (?P<guid>[^\s(\]]{1,60}))?(?: ?\((?P<what>[^()\n]{0,80})\))? Rank \d")
+_AT_WORK = pattern(r"\bat work(?: sequence id)?: (\d{1,12})")
 _ALL = ""
 _MOST = 1 << 17
 
@@ -176,9 +174,9 @@ def _awaited(source: str, line: LogLine, ranks: Sequence[int], causes: Sequence[
     )
 
 
-_HEAD = re.compile(r"^\s*(?:USER|UID|F|PID|PPID)\b.{0,200}\b(?P<state>STAT|S)\b.{0,200}\b(?:COMMAND|CMD|ARGS)\s*$")
-_STOPPED = re.compile(r"^[Tt][sl+<NL]{0,4}$")
-_OF_RANK = re.compile(r"--(?:local[_-])?rank[ =](\d{1,6})\b")
+_HEAD = pattern(r"^\s*(?:USER|UID|F|PID|PPID)\b.{0,200}\b(?P<state>STAT|S)\b.{0,200}\b(?:COMMAND|CMD|ARGS)\s*$")
+_STOPPED = pattern(r"^[Tt][sl+<NL]{0,4}$")
+_OF_RANK = pattern(r"--(?:local[_-])?rank[ =](\d{1,6})\b")
 _ROWS = 512
 
 
@@ -244,16 +242,16 @@ class _Stack(msgspec.Struct, kw_only=True):
 
 
 _THREAD_HEAD = r"Thread 0x[0-9a-f]{1,16}\b.*most recent call first"
-_THREAD = re.compile(f"^{_THREAD_HEAD}")
-_DUMP = re.compile(r"^(?:Fatal Python error: |Timeout \(\d)")
-_PROCESS = re.compile(r"^Process (\d{1,9}): ")
-_MAIN = re.compile(
+_THREAD = pattern(f"^{_THREAD_HEAD}")
+_DUMP = pattern(r"^(?:Fatal Python error: |Timeout \(\d)")
+_PROCESS = pattern(r"^Process (\d{1,9}): ")
+_MAIN = pattern(
     rf'^(?:Thread \S{{1,40}} \((?:idle|active|active\+gil)\): "MainThread"|Current thread 0x[0-9a-f]+|{_THREAD_HEAD})'
 )
-_FRAME = re.compile(
+_FRAME = pattern(
     r'^\s{2,8}(?:(?P<spy>[\w<>.:]{1,120}) \((?P<place>[^()\n]{1,300}:\d{1,7})\)|File "(?P<file>[^"\n]{1,300})", line (?P<line>\d{1,7}) in (?P<name>[\w<>.]{1,120}))'
 )
-_WAITS = re.compile(
+_WAITS = pattern(
     r"\b(?:all_?reduce|_?all_gather\w*|broadcast\w*|reduce_scatter\w*|barrier|monitored_barrier|all_to_all\w*|synchronize|_store_based_barrier|recv|wait_for_tensor"
     r"|wait|_engine_run_backward|backward|item|rendezvous|gather\w*|scatter\w*|TCPStore)\b"
 )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
@@ -10,15 +9,16 @@ from msgspec.structs import replace
 
 from torchtune_sys.diagnosis.symptoms import Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine
+from torchtune_sys.model.patterns import pattern
 
-_NUMBER = re.compile(r"\d{1,6}(?=\D*$)")
-_NO_RANKS = re.compile(r"(?i)node|host|server|machine|gpu|nid|rack|part|chunk|dmesg|attempt|step|epoch|run|job|restart|day")
+_NUMBER = pattern(r"\d{1,6}(?=\D*$)")
+_NO_RANKS = pattern(r"(?i)node|host|server|machine|gpu|nid|rack|part|chunk|dmesg|attempt|step|epoch|run|job|restart|day")
 """What numbers count beside ranks."""
-_NODE = re.compile(
+_NODE = pattern(
     r"(?i)^(?:.{0,40}?[_.-])??(?P<host>(?:(?:gpu|compute|dgx|hgx)-)?(?:node|host|server|machine|gpu|dgx|hgx|compute|worker|master|nid|cn)[-_]?\d[\w-]{0,40})$"
 )
-_SUFFIX = re.compile(r"(?:\.(?:log|out|err|txt|gz|xz|zst|bz2|dmesg|kern|journal|syslog|messages))+$")
-_KERNEL = re.compile(r"(?i)dmesg|kern|journal|syslog|messages")
+_SUFFIX = pattern(r"(?:\.(?:log|out|err|txt|gz|xz|zst|bz2|dmesg|kern|journal|syslog|messages))+$")
+_KERNEL = pattern(r"(?i)dmesg|kern|journal|syslog|messages")
 _FEW = 3
 
 
@@ -65,10 +65,8 @@ def numbered(lines: Mapping[str, Sequence[LogLine]]) -> dict[str, int]:
     return found
 
 
-_WORLD = re.compile(
-    r"(?:[Ww]orld[_ ]?[Ss]ize|WORLD_SIZE|nranks|size)[\"']?[ =:]{1,3}(\d{1,6})\b|\b\d{1,6}/(\d{1,6}) clients joined"
-)
-_INDEX = re.compile(r"^(.{1,200}[a-z]-)(\d{1,5})$")
+_WORLD = pattern(r"(?:[Ww]orld[_ ]?[Ss]ize|WORLD_SIZE|nranks|size)[\"']?[ =:]{1,3}(\d{1,6})\b|\b\d{1,6}/(\d{1,6}) clients joined")
+_INDEX = pattern(r"^(.{1,200}[a-z]-)(\d{1,5})$")
 
 
 def _pods(lines: Mapping[str, Sequence[LogLine]]) -> dict[str, int]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,15 +10,16 @@ from msgspec.structs import replace
 
 from torchtune_sys.diagnosis.symptoms import LIKELY, POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine
+from torchtune_sys.model.patterns import pattern
 
-_CAME = re.compile(
+_CAME = pattern(
     r"nitializing (?:ddp|distributed|ddp_spawn|fsdp|deepspeed): GLOBAL_RANK: (?P<rank>\d{1,6}), MEMBER: \d{1,6}/(?P<world>\d{1,6})\b"
 )
-_ALL_CAME = re.compile(
+_ALL_CAME = pattern(
     r"All (?:distributed|DDP) processes registered|Sanity Checking|Epoch \d+[:/ ]|\b\d+(?:\.\d+)?(?:it/s|s/it)\b|`?Trainer\.\w+`? stopped"
 )
 """The program went on: its processes found each other."""
-_STANDS = re.compile(
+_STANDS = pattern(
     r"(?i)\b(?:hangs?|hanging|hung|stuck|freez(?:es?|ing)|frozen?|deadlocks?|nothing happens|no progress|timed? ?out)\b"
 )
 _LONGEST = 400
@@ -51,11 +51,11 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
             )
 
 
-_PLACE = re.compile(
+_PLACE = pattern(
     r"\b(?P<what>machine_rank|node[_-]rank|num_machines|nnodes|main_process_ip|master[_-]addr)\b[\"']?(?:\s{0,4}[:=]\s{0,4}| )[\"']?(?P<value>[\w.:-]{1,120})"
 )
 """accelerate's configuration; options of accelerate launch and torchrun."""
-_IN_VAIN = re.compile(r"clients joined|(?i:timed? ?out|still waiting|hangs?\b|\bhung\b|\bstuck\b)")
+_IN_VAIN = pattern(r"clients joined|(?i:timed? ?out|still waiting|hangs?\b|\bhung\b|\bstuck\b)")
 
 
 def places_taken_twice(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 
 from torchtune_sys.diagnosis.ranks import file_names, peers
 from torchtune_sys.diagnosis.text.lines import LogLine
 from torchtune_sys.knowledge.sentences import tells_of_wait
 from torchtune_sys.model.diagnosis import NamedCause, Unexplained
+from torchtune_sys.model.patterns import pattern
 
-_RANK = re.compile(r"[Rr]ank (\d{1,6})\]")
+_RANK = pattern(r"[Rr]ank (\d{1,6})\]")
 _FEW, _MOST = 2, 1 << 14
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -11,22 +10,23 @@ from msgspec.structs import replace
 
 from torchtune_sys.diagnosis.symptoms import LIKELY, OF_A_TEST, POSSIBLE, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine, is_raised, unbroken
+from torchtune_sys.model.patterns import pattern
 
-_SAYS = re.compile(
+_SAYS = pattern(
     r"(?P<gone>gloo/transport/\w{1,20}/\w{1,20}\.cc:\d{1,5}\] .{0,120}(?:Connection closed by peer|Connection reset by peer|Broken pipe)"
     r"|NCCL WARN .{0,60}Connection closed by remote peer (?P<peer>[\w.:-]{1,100})<)"
     r"|gloo/transport/\w{1,20}/\w{1,20}\.cc:\d{1,5}\] Timed out waiting \d{1,9}ms for"
 )
 _MARKS = ("gloo/transport", "closed by remote peer")
-_TOLD = re.compile(
+_TOLD = pattern(
     r"^[\w.<>]{0,80}(?<!ChildFailed)(?:Error|Exception)\b(?!.{0,300}(?:gloo/|NCCL|[Cc]onnection (?:closed|reset)|Broken pipe|(?<!DataLoader )[Tt]imed out|monitoredBarrier))"
     r"|exitcode {0,8}: -(?!(?:15|6)\b)|\bKilled\b|Fatal(?! Python error: Aborted)|Watchdog|death signal|failed to pass monitoredBarrier"
     r"|enforce fail at .{0,160}(?:preamble|nbytes|expected)|[Cc]ollective mismatch|Mismatched collective|Detected mismatch between collectives|Message truncated : received"
 )
 """An error of another kind, how a process ended, or that the ranks' calls do not fit each other: who has it failed first."""
-_ENDED = re.compile(r"exitcode {0,8}: -15\b")
-_CALL = re.compile(r'distributed_c10d\.py", line \d{1,7}, in (?P<name>\w{1,60})')
-_WORLD = re.compile(r"(?:world[_ ]size|nranks|WORLD_SIZE|number of ranks)[\"']?[ :=]{1,4}(\d{1,6})\b")
+_ENDED = pattern(r"exitcode {0,8}: -15\b")
+_CALL = pattern(r'distributed_c10d\.py", line \d{1,7}, in (?P<name>\w{1,60})')
+_WORLD = pattern(r"(?:world[_ ]size|nranks|WORLD_SIZE|number of ranks)[\"']?[ :=]{1,4}(\d{1,6})\b")
 _LONGEST, _MOST = 4000, 1 << 12
 
 
@@ -106,8 +106,8 @@ def _telling(lines: Sequence[LogLine]) -> Iterator[tuple[LogLine, str]]:
         before[line.rank] = line
 
 
-_NAMED_ERROR = re.compile(r"[\w.<>]{0,80}(?:Error|Exception)\b")
-_OF_CONNECTION = re.compile(
+_NAMED_ERROR = pattern(r"[\w.<>]{0,80}(?:Error|Exception)\b")
+_OF_CONNECTION = pattern(
     r"(?i)Dist(?:Network|Store|Backend)Error|socket|connect|rendezvous|TCPStore|got 0 bytes|address|timeout|host"
 )
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator, Mapping, Sequence
 
 import msgspec
@@ -10,11 +9,12 @@ from msgspec.structs import replace
 
 from torchtune_sys.diagnosis.symptoms import LIKELY, Candidate, Symptom
 from torchtune_sys.diagnosis.text.lines import LogLine
+from torchtune_sys.model.patterns import pattern
 
-_LIST = re.compile(r"\[(?P<how>ready|missing) ranks: ?(?P<ranks>\d{1,6}(?:, ?\d{1,6}){0,4096})")
-_ROW = re.compile(r"^(\d{1,6})!?: \[")
+_LIST = pattern(r"\[(?P<how>ready|missing) ranks: ?(?P<ranks>\d{1,6}(?:, ?\d{1,6}){0,4096})")
+_ROW = pattern(r"^(\d{1,6})!?: \[")
 """Horovod common/stall_inspector.cc and, before 0.16, operations.cc: who submitted a tensor, or who did not, in a list or in rows."""
-_PROCESSES = re.compile(r"(?:\s-(?:n|np|-num-proc) |--num-proc=)(\d{1,6})\b")
+_PROCESSES = pattern(r"(?:\s-(?:n|np|-num-proc) |--num-proc=)(\d{1,6})\b")
 _LONGEST, _WIDEST, _MOST, _SHOWN = 4000, 1 << 16, 1 << 17, 16
 
 

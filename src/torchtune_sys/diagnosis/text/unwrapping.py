@@ -9,23 +9,24 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
 from torchtune_sys.model import codec
+from torchtune_sys.model.patterns import pattern
 
-_ANSI = re.compile(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|[@-Z\\^_=>78])")
-_SPELT = re.compile(r"(?:\^\[|\\x1b|\\033|\\u001b)\[[0-9;]{0,12}m|(?<![\w\]\[])\[(?:\d{1,2};){0,3}(?:3\d|9\d|0)m")
+_ANSI = pattern(r"\x1b(?:\[[0-9;:?]*[ -/]*[@-~]|\][^\x07\x1b]{0,4096}(?:\x07|\x1b\\)?|[@-Z\\^_=>78])")
+_SPELT = pattern(r"(?:\^\[|\\x1b|\\033|\\u001b)\[[0-9;]{0,12}m|(?<![\w\]\[])\[(?:\d{1,2};){0,3}(?:3\d|9\d|0)m")
 """Colours as a page or a pager spells them, and what is left of them where the control character was lost."""
-_TAGS = re.compile(
+_TAGS = pattern(
     r"</?(?:a|b|i|u|s|p|q|br|hr|em|tt|h[1-6]|ol|ul|li|td|th|tr|div|pre|sub|sup|code|span|body|html|head|meta|link|samp|kbd|table|tbody|thead"
     r"|strong|section|article|blockquote|details|summary|font|img|input|button|svg|path)\b[^<>]{0,2000}>",
     re.IGNORECASE,
 )
-_BREAKS = re.compile(r"<br ?/?>|</(?:p|div|tr|li|pre|h[1-6]|summary|blockquote|details)>", re.IGNORECASE)
-_ENTITY = re.compile(r"&(?:[a-z]{2,6}|#\d{1,5}|#x[0-9a-fA-F]{1,4});")
-_LINK = re.compile(r"\[([^\[\]\n]{1,400})\]\(https?://[^()\s]{1,1000}\)")
-_FENCE = re.compile(r"^ {0,3}(?:`{3,}|~{3,})[\w+.-]{0,20} *$")
-_QUOTE = re.compile(r"^[ \t]{0,3}(?:> ?){1,8}")
-_FRAME = re.compile(r"[ \t]{0,8}[│┃║] ?([^│┃║]*?)\s*[│┃║]")
+_BREAKS = pattern(r"<br ?/?>|</(?:p|div|tr|li|pre|h[1-6]|summary|blockquote|details)>", re.IGNORECASE)
+_ENTITY = pattern(r"&(?:[a-z]{2,6}|#\d{1,5}|#x[0-9a-fA-F]{1,4});")
+_LINK = pattern(r"\[([^\[\]\n]{1,400})\]\(https?://[^()\s]{1,1000}\)")
+_FENCE = pattern(r"^ {0,3}(?:`{3,}|~{3,})[\w+.-]{0,20} *$")
+_QUOTE = pattern(r"^[ \t]{0,3}(?:> ?){1,8}")
+_FRAME = pattern(r"[ \t]{0,8}[│┃║] ?([^│┃║]*?)\s*[│┃║]")
 """A row of a panel (rich, click, boxes); a row of a table has more than two such signs."""
-_MARGIN = re.compile(r"[│┃║] (?=[^│┃║]*$)")
+_MARGIN = pattern(r"[│┃║] (?=[^│┃║]*$)")
 """At the left of a log in a terminal's list (k9s, Lens); of a panel's row the right end is there, too."""
 _LIMIT = 16 << 20
 _MESSAGE_KEYS = (
@@ -65,7 +66,7 @@ class Labels(NamedTuple):
 
 _RANK_KEYS = ("rank", "global_rank", "RANK", "process_rank", "process_index")
 _HOST_KEYS = ("pod_name", "pod", "hostname", "host", "node_name", "node", "_HOSTNAME")
-_NAME = re.compile(r"(?=[^.]*[a-zA-Z])[\w.-]{1,253}")
+_NAME = pattern(r"(?=[^.]*[a-zA-Z])[\w.-]{1,253}")
 
 
 def uncoloured(line: str) -> str:
@@ -123,7 +124,7 @@ def mailed(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
 
 _SOFT = (70, 76)
 """Columns of a line that goes on: mailers fill them, but break no sign that is written as several."""
-_QP = re.compile(r"=(?:3D|20|09|C[23]=|E2=)")
+_QP = pattern(r"=(?:3D|20|09|C[23]=|E2=)")
 
 
 def unpacked(numbered: Iterable[tuple[int, str]], labels: dict[int, Labels]) -> Iterator[tuple[int, str]]:
@@ -276,7 +277,7 @@ def unquoted(numbered: list[tuple[int, str]]) -> list[tuple[int, str]]:
     return [(number, line[common:]) for number, line in found] if common else found
 
 
-_CELLS = re.compile(r"\| (?P<name>[^|]{20,32}) \| (?P<text>.{40,120}) \|")
+_CELLS = pattern(r"\| (?P<name>[^|]{20,32}) \| (?P<text>.{40,120}) \|")
 _WITHIN_WORDS = 45
 """Characters of a cell after which dcgmi diag goes on in the next row, whatever is there (DCGM dcgmi/Diag.cpp, DATA_INFO_TAG_LEN)."""
 _LONGEST_CELL = 4000
@@ -330,8 +331,8 @@ def begins(line: str) -> bool:
 
 
 _NARROWEST, _WIDEST = 50, 260
-_BOX = re.compile(r"\s*(?:[|+]|[=#*-]{2}|[=#*-] )")
-_BEGINS = re.compile(
+_BOX = pattern(r"\s*(?:[|+]|[=#*-]{2}|[=#*-] )")
+_BEGINS = pattern(
     r"\s*(?:export )?[A-Z][A-Z0-9_]{2,60}=|[\w.-]{1,64}:\d{1,9}:\d{1,9} \[\d{1,4}\] |\[ {0,8}\d{1,9}\.\d{6}\] |[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d "
     r"|(?:[\w.]{1,80}\.)?[A-Z]\w{1,40}(?:Error|Exception): |Traceback \("
 )
@@ -363,7 +364,7 @@ def width(lines: Sequence[str]) -> int:
 
 
 _WORD, _BROKEN = 16, 1
-_LONG_WORD = re.compile(r"\S{41}")
+_LONG_WORD = pattern(r"\S{41}")
 
 
 def goes_on(line: str, after: str, width: int) -> bool:

@@ -14,10 +14,11 @@ from torchtune_sys.formats.nvidia_bug_report import files
 from torchtune_sys.knowledge.xid import xid
 from torchtune_sys.model.facts.memory import MemoryFacts
 from torchtune_sys.model.facts.system import Os, SystemFacts
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing
 
 _MARK = "Start of NVIDIA bug report log file"
-_UNAME = re.compile(r"^uname: Linux \S+ (\S+) .*?\b(x86_64|aarch64|ppc64le)\b", re.MULTILINE)
+_UNAME = pattern(r"^uname: Linux \S+ (\S+) .*?\b(x86_64|aarch64|ppc64le)\b", re.MULTILINE)
 _THP = "/sys/kernel/mm/transparent_hugepage/enabled"
 _MODULES = {
     "module_loaded": "nvidia",

@@ -12,6 +12,7 @@ from torchtune_sys.formats.nvidia_smi.complaints import failures, parse_failure
 from torchtune_sys.formats.nvidia_smi.logs import parse_query, parse_xml
 from torchtune_sys.model import codec
 from torchtune_sys.model.facts.gpu import GpuFacts
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import known
 
 _SOURCE = "nvidia-smi"
@@ -115,7 +116,7 @@ def _add_inforoms(text: str, devices: list[dict[str, Any]]) -> None:
                 gpu["inforom_valid"] = False
 
 
-_PROMPT = re.compile(r"(\w{1,32}@[\w.-]{1,64}):[^\n#$]{0,120}[#$] {0,4}([^\n]{0,200})")
+_PROMPT = pattern(r"(\w{1,32}@[\w.-]{1,64}):[^\n#$]{0,120}[#$] {0,4}([^\n]{0,200})")
 
 
 def worked_before(text: str) -> bool:
@@ -166,20 +167,20 @@ def _header(text: str) -> dict[str, Any]:
     return {key: found[key] for key in ("driver_version", "cuda_driver_version", "source") if key in found}
 
 
-_FIRST = re.compile(
+_FIRST = pattern(
     r"\|\s*(?P<index>\d{1,3})\s+(?P<name>\S[^|\n]*?)\s*(?P<persistence>\bOn\b|\bOff\b|N/A|ERR!|WDDM|TCC|MCDM)\s*"
     r"\|\s*(?P<id>(?:[0-9A-Fa-f]{4,8}:)?[0-9A-Fa-f]{2}:[0-9A-Fa-f]{2}\.[0-7]|N/A)\s+(?P<display>\S+)\s*\|\s*(?P<ecc>[^|\n]*?)\s*\|"
 )
 _WINDOWS = ("WDDM", "TCC", "MCDM")
 """Driver models of Windows, where the table of Linux has the persistence mode; on Jetson the address is N/A."""
-_SECOND = re.compile(
+_SECOND = pattern(
     r"\|\s*\S+\s+(?P<temperature>\d+C|N/A|ERR!)\s+\S+\s+(?P<power>[^|\n]*?)\s*"
     r"\|\s*(?P<memory>[^|\n]*?)\s*\|\s*(?P<utilization>\d+%|N/A|ERR!)\s+(?P<mode>[^|\n]*?)\s*\|"
 )
-_INSTANCE = re.compile(r"\|[ ]{1,4}(\d{1,3})(?:[ ]{1,6}\d{1,3}){3}[ ]{1,6}\|")
+_INSTANCE = pattern(r"\|[ ]{1,4}(\d{1,3})(?:[ ]{1,6}\d{1,3}){3}[ ]{1,6}\|")
 _LONGEST_OF_INSTANCES = 100_000
-_THIRD = re.compile(r"\|\s+\|\s+\|\s*(?P<mig>Enabled\*?|Disabled\*?|N/A)\s*\|")
-_PROCESS = re.compile(
+_THIRD = pattern(r"\|\s+\|\s+\|\s*(?P<mig>Enabled\*?|Disabled\*?|N/A)\s*\|")
+_PROCESS = pattern(
     r"\|\s*(?P<gpu>\d{1,3})\s+(?:\S{1,4}\s+\S{1,4}\s+)?(?P<pid>\d+)\s+(?P<type>[MCG+]{1,3})\s+(?P<name>[^|\n]*?)\s+(?P<used>\d+MiB|N/A)\s*\|"
 )
 
@@ -282,7 +283,7 @@ def _add_processes(text: str, devices: list[dict[str, Any]]) -> None:
         device["processes"] = by_index[device["index"]]
 
 
-_LISTED = re.compile(
+_LISTED = pattern(
     r"^[ \t>]*(?:GPU (?P<index>\d{1,3}): (?P<name>[^\n(]{1,200}?) \(UUID: (?P<uuid>[0-9A-Za-z-]{1,100})\)"
     r"|MIG \S{1,30}[ \t]+Device[ \t]+\d{1,2}: \(UUID: (?P<instance>MIG-[^)\n]{1,100})\))",
     re.MULTILINE,

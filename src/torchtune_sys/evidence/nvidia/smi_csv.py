@@ -8,9 +8,10 @@ from typing import Any
 
 from torchtune_sys.formats.nvidia_smi import fields as facts
 from torchtune_sys.formats.nvidia_smi import values
+from torchtune_sys.model.patterns import pattern
 
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.]{0,100}(?: \[[%A-Za-z]{1,5}\])?$")
-_COMMAND = re.compile(r"--query-gpu[= ]([A-Za-z0-9_.,]{3,20000})[^\n]{0,200}noheader")
+_NAME = pattern(r"[A-Za-z][A-Za-z0-9_.]{0,100}(?: \[[%A-Za-z]{1,5}\])?$")
+_COMMAND = pattern(r"--query-gpu[= ]([A-Za-z0-9_.,]{3,20000})[^\n]{0,200}noheader")
 _MOST_ROWS, _MOST_GPUS = 20_000, 256
 
 _FIELDS: dict[str, tuple[str, Callable[[str], Any]]] = {

@@ -6,9 +6,10 @@ import re
 from typing import Any
 
 from torchtune_sys.formats.nvidia_smi.values import NOT_REPORTED, SIZE_LIMIT, missing
+from torchtune_sys.model.patterns import pattern
 
-_GPU = re.compile(r"GPU (\d{1,3}): ([^\n(]{1,200}?) \(UUID: ([^()\n]{1,100})\)(.*)")
-_LINK = re.compile(r"Link (\d{1,2}): (<inactive>|\d{1,4}(?:\.\d+)? GB/s|([A-Za-z][A-Za-z ]{3,40}): (\d{1,18})$)")
+_GPU = pattern(r"GPU (\d{1,3}): ([^\n(]{1,200}?) \(UUID: ([^()\n]{1,100})\)(.*)")
+_LINK = pattern(r"Link (\d{1,2}): (<inactive>|\d{1,4}(?:\.\d+)? GB/s|([A-Za-z][A-Za-z ]{3,40}): (\d{1,18})$)")
 _COUNTERS = {
     "replay errors": "replay",
     "recovery errors": "recovery",

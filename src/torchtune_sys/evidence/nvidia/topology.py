@@ -7,14 +7,15 @@ from typing import Any
 
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciDevice, PciDistance, PciFacts, PciLink
+from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, Why
 
 _PATHS = {"PIX": "PIX", "PXB": "PXB", "PHB": "PHB", "NODE": "PHB", "SYS": "SYS", "SOC": "SYS"}
 """NCCL has no class between host bridges of one node, and knows but SYS for another socket (SOC: drivers before R390)."""
-_CELL = re.compile(r"X|NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC|[A-Z]{3,4}")
-_GLUED = re.compile(r"X|NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC")
-_COLUMN = re.compile(r"GPU\d{1,3}|NIC\d{1,3}|[a-z]\w{2,20}")
-_GLUED_COLUMN = re.compile(r"(?:GPU|NIC)\d{1,3}")
+_CELL = pattern(r"X|NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC|[A-Z]{3,4}")
+_GLUED = pattern(r"X|NV\d{1,2}|PIX|PXB|PHB|NODE|SYS|SOC")
+_COLUMN = pattern(r"GPU\d{1,3}|NIC\d{1,3}|[a-z]\w{2,20}")
+_GLUED_COLUMN = pattern(r"(?:GPU|NIC)\d{1,3}")
 """Terminals broke lines between two columns, and pastes lost the break: cells and names of a fixed form can be told apart again."""
 _AFTER = ("CPU Affinity", "NUMA Affinity", "GPU NUMA ID")
 _LONGEST = 4000
@@ -79,7 +80,7 @@ def parse_matrix(text: str) -> Matrix | None:
     return found if found.rows else None
 
 
-_ROW = re.compile(r"(GPU\d{1,3}|NIC\d{1,3})[ \t]{1,8}\S.{0,3000}")
+_ROW = pattern(r"(GPU\d{1,3}|NIC\d{1,3})[ \t]{1,8}\S.{0,3000}")
 
 
 def _columns_of_rows(text: str) -> list[str]:
@@ -101,7 +102,7 @@ def _columns_of_rows(text: str) -> list[str]:
     return names if own else []
 
 
-_COMMAND = re.compile(r"^.{0,200}?\bnvidia-smi topo (?:-m|--matrix)\s+(?=GPU0\b)")
+_COMMAND = pattern(r"^.{0,200}?\bnvidia-smi topo (?:-m|--matrix)\s+(?=GPU0\b)")
 """What was typed, where a web page or a mail lost the end of that line."""
 
 
