@@ -194,6 +194,8 @@ def torch_facts(lines: Lines) -> Fact[Torch]:
         asked = "PyTorch version" in lines.values
         return Missing(Why.ABSENT, SOURCE, "torch could not be imported there") if asked and not listed else missing()
     cuda, hip = value_of(lines, "CUDA used to build PyTorch"), value_of(lines, "ROCM used to build PyTorch")
+    if isinstance(hip, Missing) and "+rocm" in found:  # as wheels of PyTorch's index are called
+        hip = _first(r"\+rocm(\d+\.\d+)", found)
     not_built = Missing(Why.ABSENT, SOURCE, "not a CUDA build")
     debug = lines.values.get("Is debug build", "").lower()
     flags = ("true", "false", "yes", "no")
