@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import re
 import signal
 import subprocess
@@ -13,8 +12,6 @@ from pathlib import Path
 import pytest
 from driven import HOSTS, environment
 from packaging.requirements import Requirement
-
-from torchtune_sys.cli import cleandoc
 
 HEAVY = {
     "torch", "jinja2", "psutil", "pynvml", "distro", "asyncio", "importlib.metadata", "subprocess", "dataclasses", "tomllib", "csv",
@@ -75,27 +72,6 @@ def test_what_check_does_without() -> None:
     assert "import 'msgspec'" in told
     assert "import 'typing_extensions'" not in told
     assert "socket" not in loaded("from torchtune_sys.host.live_queries.basic import refusals; refusals('', 1)")
-
-
-@pytest.mark.parametrize("asked", [["--help"], ["check", "--help"], ["check", "--from", str(HOSTS / "base-system.json")]])
-def test_click_does_without_inspect(asked: list[str]) -> None:
-    """And without what that takes along, unless this version of Python loads it for another module that click takes."""
-    found = loaded(f"import sys; sys.modules['typing_extensions'] = None\nfrom torchtune_sys.cli.main import run; run({asked!r})")
-    assert "click" in found
-    assert not (found - loaded("import pathlib, subprocess, contextlib, typing")) & {"inspect", "ast", "dis", "tokenize"}
-
-
-def test_all_others_get_the_module_inspect() -> None:
-    code = "import click; own = click.core.inspect; import inspect; assert own is not inspect and own.isfunction is inspect.isfunction"
-    assert "inspect" in loaded(f"import torchtune_sys.cli; {code}; assert inspect.signature(inspect.getdoc)")
-    assert "inspect" in loaded("import inspect, torchtune_sys.cli, click; assert click.core.inspect is inspect")
-
-
-@pytest.mark.parametrize(
-    "text", ["", "  one", "a\n", "\n\n  a\n    b\n\n", "a\n\tb\n      \n\t\tc\n", "\b\nA:\n  b\n\n\b\nC.", "a\nb\n  c"]
-)
-def test_help_is_put_in_order_as_inspect_does(text: str) -> None:
-    assert cleandoc(text) == inspect.cleandoc(text)
 
 
 def test_no_package_that_it_needs_needs_what_msgspec_is_kept_from() -> None:

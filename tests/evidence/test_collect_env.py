@@ -13,6 +13,7 @@ from torchtune_sys.model.rule import Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why, absent
 from torchtune_sys.rules.can_train import Device, ability
+from torchtune_sys.rules.gates import torch_build
 
 TORCH_2 = """\
 Collecting environment information...
@@ -240,8 +241,8 @@ def test_flags_that_a_terminal_broke_are_not_judged() -> None:
 
 def test_pip_list_alone_names_the_build() -> None:
     assert "driver-too-old" in failing("Driver Version: 570.86.10     CUDA Version: 12.8\ntorch 2.11.0\n")
-    torch = read("Package Version\n------- -------\ntorch   2.9.1+rocm6.4\n").torch
-    assert not isinstance(torch, Missing) and torch.hip == "6.4" and isinstance(torch.cuda, Missing)
+    torch = torch_build(read("Package Version\n------- -------\ntorch   2.9.1+rocm6.4\n"))
+    assert torch.hip == "6.4" and isinstance(torch.cuda, Missing)
 
 
 @pytest.mark.parametrize(

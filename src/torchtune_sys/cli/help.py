@@ -5,6 +5,7 @@ An epilog is made of blocks that each begin with ``\\b``; the one that begins wi
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Callable, Sequence
 from itertools import groupby
@@ -13,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from torchtune_sys import PROGRAM
-from torchtune_sys.cli import cleandoc
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -119,7 +119,7 @@ def blocks(epilog: str | None) -> list[str]:
     >>> blocks("\\b\\nExamples:\\n  a\\n\\n\\b\\nIt does b.")
     ['Examples:\\n  a', 'It does b.']
     """
-    return [block.strip("\n") for block in re.split("^\b$", cleandoc(epilog or ""), flags=re.MULTILINE) if block.strip()]
+    return [block.strip("\n") for block in re.split("^\b$", inspect.cleandoc(epilog or ""), flags=re.MULTILINE) if block.strip()]
 
 
 def is_example(block: str) -> bool:
