@@ -280,6 +280,8 @@ def lacking(turn):
     raise NotImplementedError("not implemented for 'Float'")
 def failing(turn):
     raise RuntimeError("could not execute a primitive")
+def refusing(here):
+    raise RuntimeError("MKL FFT error: Intel oneMKL DFTI ERROR: Inconsistent configuration parameters")
 def said(way):
     turns = itertools.count()
     def check(here):
@@ -298,14 +300,21 @@ def of_a_stage(*checks):
     return outcome(here, Stage("stress", lambda here: [judged_where_tried(check, here) if check is wrong else check(here) for check in checks]))["verdict"]
 %s
 ways = [lambda turn: torch.ones(1), lambda turn: torch.ones(1) * 2, lambda turn: torch.ones(1) + (turn == 0), lambda turn: torch.ones(1) * (2 + turn), lacking, failing]
-print(*map(said, ways), of_a_stage(wrong), of_a_stage(wrong, lambda here: int("none")))
+def refused():
+    here.doubt = None
+    try:
+        judged_where_tried(refusing, here)
+    except Exception as error:
+        return type(error).__name__
+    return "doubt" if here.doubt else "right"
+print(*map(said, ways), of_a_stage(wrong), of_a_stage(wrong, lambda here: int("none")), refused())
 """
-ELSEWHERE = "right doubt StageFailed StageFailed right doubt unknown fail"
+ELSEWHERE = "right doubt StageFailed StageFailed right doubt unknown fail right"
 JUDGED = {
-    "RELEASES = {release_of_torch(): ''}": "right StageFailed StageFailed StageFailed right RuntimeError fail fail",
+    "RELEASES = {release_of_torch(): ''}": "right StageFailed StageFailed StageFailed right RuntimeError fail fail RuntimeError",
     "RELEASES = {}": ELSEWHERE,
-    "RELEASES, INSTRUCTIONS = {release_of_torch(): ''}, ()": ELSEWHERE,
-    "RELEASES = {}; here.kind = 'cuda'": "right doubt StageFailed doubt right doubt unknown fail",
+    "RELEASES, INSTRUCTIONS = {release_of_torch(): ''}, ()": ELSEWHERE.replace("fail right", "fail doubt"),
+    "RELEASES = {}; here.kind = 'cuda'": "right doubt StageFailed doubt right doubt unknown fail right",
 }
 
 

@@ -24,7 +24,7 @@ RELEASES: Dict[Tuple[int, int], str] = {
 """Those on which the stages *layers* and *optimizer* passed (docs/verified.md), with the patch that ran."""
 INSTRUCTIONS = ("DEFAULT", "NO AVX", "AVX2")
 """By which they did, as torch.backends.cpu.get_cpu_capability calls them, on x86-64. With AVX-512 and AMX oneDNN takes other kernels for bfloat16 (oneDNN, CPU Dispatcher Control)."""
-PASSED_SINCE: Dict[str, Collection[Tuple[int, int]]] = {"cpu": ((2, 13),), "cuda": ()}
+PASSED_SINCE: Dict[str, Collection[Tuple[int, int]]] = {"cpu": ((2, 10), (2, 12), (2, 13), (2, 14)), "cuda": ()}
 """By kind of device: the releases on which what was added since 30 November 2026 passed (gradients in each precision and layout, empty batches, parameter groups)."""
 _MACHINE = "x86_64"
 _OUT_OF_A_LIBRARY = (
@@ -36,8 +36,8 @@ _OUT_OF_A_LIBRARY = (
     "CUDA error",
 )
 """Words of an error that a library raises in its work (oneDNN, dnnl.hpp; torch's mkl/SpectralOps.cpp, c10's alloc_cpu.cpp)."""
-_NOT_MADE = "primitive descriptor"
-"""oneDNN's word for what it does not have for these numbers."""
+_NOT_MADE = ("primitive descriptor", "Inconsistent configuration parameters")
+"""Words of oneDNN and of MKL for what they do not have for such numbers. MKL's refuses batches of none and, of torch 2.8, gradients that all lie in one place."""
 
 
 def is_lacking(error: Exception) -> bool:
@@ -45,7 +45,11 @@ def is_lacking(error: Exception) -> bool:
     if isinstance(error, (AttributeError, TypeError, ValueError, NotImplementedError, ImportError, IndexError)):
         return True
     told = str(error)
-    return isinstance(error, RuntimeError) and (_NOT_MADE in told or not any(words in told for words in _OUT_OF_A_LIBRARY))
+    return isinstance(error, RuntimeError) and (_is_not_made(told) or not any(words in told for words in _OUT_OF_A_LIBRARY))
+
+
+def _is_not_made(told: str) -> bool:
+    return any(words in told for words in _NOT_MADE)
 
 
 def instructions() -> str:
@@ -73,6 +77,8 @@ def judged_where_tried(
     was_tried = release_of_torch() in (RELEASES if releases is None else releases)
     if (was_tried and (not rounding or instructions() in INSTRUCTIONS)) or not here.device_works():
         raise first
+    if not was_tried and not isinstance(first, StageFailed) and _is_not_made(str(first)):
+        return
     again = _raised_by(check, here)
     is_alike = again is not None if here.kind == "cuda" else str(again) == str(first)  # GPUs add in whatever order
     if not is_alike:
