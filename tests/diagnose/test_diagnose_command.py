@@ -131,6 +131,16 @@ def test_a_directory_is_read_whole_and_a_picture_in_it_told(tmp_path: Path) -> N
     assert [each["source"] for each in value["unread"]] == [str(tmp_path / "shot.png")]  # type: ignore[index,union-attr,call-overload]
 
 
+def test_of_a_sosreport_the_files_of_the_kernel_are_left_to_check(tmp_path: Path) -> None:
+    report = tmp_path / "sosreport of n1"
+    for place, text in (("proc/sys/vm/swappiness", "60\n"), ("sys/class/net/eth0/mtu", "1500\n"), ("var/log/train.log", BUS)):
+        (report / place).parent.mkdir(parents=True)
+        (report / place).write_text(text)
+    told = found(report)
+    assert names(told) == ["dev-shm-too-small"]
+    assert [each["why"].partition(": ")[2] for each in told["unread"]] == [f"torchtune-sys check --from '{report}'"]  # type: ignore[index,union-attr,call-overload]
+
+
 def test_a_secret_goes_into_no_output() -> None:
     token = "hf_AbCdEfGhIjKlMnOpQrStUvWxYz012345"
     text = f"HF_TOKEN={token} RuntimeError: DataLoader worker (pid 7) is killed by signal: Bus error.\n{'x' * 385} {token} Fatal Python error: {token}\n"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 from collections.abc import Iterable, Iterator
 
 import msgspec
@@ -43,6 +44,7 @@ _ZIP_ENTRY, _ZIP_ENTRIES = b"PK\x01\x02", 100_000
 _TOO_MANY = f"more than {MEMBER_LIMIT:,} entries of archives: the rest is left out"
 _DEPTH = 3
 """Archives in archives."""
+_KERNEL_S = {"proc", "sys"}
 
 
 def collected(paths: Iterable[str], timeout_s: float = TIMEOUT_S, budget: MemoryBudget | None = None) -> Iterator[Found]:
@@ -70,9 +72,13 @@ def _name_of(found: Found) -> str:
 def _of_paths(paths: Iterable[str], timeout_s: float, budget: MemoryBudget) -> Iterator[Found]:
     for path in paths:
         file = None
-        for file, quiet in _files_of(path):
+        systems: list[str] = []
+        for file, quiet in _files_of(path, systems):
             yield from _of_file(file, timeout_s, budget, quiet=quiet)
-        if file is None:
+        for folder in systems:
+            why = f"its /proc and /sys tell how the host is: torchtune-sys check --from {shlex.quote(folder)}"
+            yield UnreadSource(source=display_name(folder), why=why)
+        if file is None and not systems:
             yield UnreadSource(source=display_name(path), why=_without_files(path))
 
 
@@ -83,23 +89,28 @@ def _without_files(folder: str) -> str:
         return error.strerror or str(error)
 
 
-def _files_of(path: str) -> Iterator[tuple[str, bool]]:
+def _files_of(path: str, systems: list[str]) -> Iterator[tuple[str, bool]]:
     """Yield the files that are to be read; ``True``: of a directory, where an empty file is that of a rank that says nothing."""
     if path != "-" and os.path.isdir(path):
-        yield from ((file, True) for file in _files(path))
+        yield from ((file, True) for file in _files(path, systems))
     else:
         yield path, False
 
 
-def _files(top: str) -> Iterator[str]:
-    """Regular files, hidden ones and links aside."""
+def _files(top: str, systems: list[str]) -> Iterator[str]:
+    """Yield regular files, hidden ones and links aside, and add to ``systems`` the folders that hold a whole system, as a sosreport does: no program wrote its
+    /proc and /sys, of which there are more files than are read."""
     todo = [top]
     while todo:  # os.walk() calls itself for each directory in a directory (before Python 3.12)
         try:
-            with os.scandir(todo.pop()) as entries:
+            folder = todo.pop()
+            with os.scandir(folder) as entries:
                 found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
         except OSError:
             continue
+        if _KERNEL_S <= {entry.name for entry in found if entry.is_dir(follow_symlinks=False)}:
+            systems.append(folder)
+            found = [entry for entry in found if entry.name not in _KERNEL_S]
         yield from (entry.path for entry in found if entry.is_file(follow_symlinks=False))
         todo += [entry.path for entry in reversed(found) if entry.is_dir(follow_symlinks=False)]
 
