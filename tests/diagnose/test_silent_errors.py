@@ -20,6 +20,8 @@ WORDS = "I start the server as the page says, and it ends at once.\n\n" + "The s
         (f"{WORDS}Exception: the streamer could not send\n", "Exception: the streamer could not send"),
         (f"# [Bug] use drafts with one step\n\n{WORDS}```\n{FRAMES}RuntimeError: selected index k out of range\n```", "RuntimeError: selected index k out of range"),
         (f"# Eval bug: stack overflow\n\n{WORDS}@@ -3,7 +3,9 @@ def f():\n+    a\n\n[1]    57986 segmentation fault  ./serve -m x", "[1]    57986 segmentation fault  ./serve -m x"),
+        (f"{WORDS}==ERROR== Profiling failed because a driver resource was unavailable.", "==ERROR== Profiling failed because a driver resource was unavailable."),
+        ("Abort(1091215) on node 9 (rank 9 in comm 0): Fatal error in PMPI_Init_thread: Other MPI error, error stack:\n", "Abort(1091215) on node 9 (rank 9 in comm 0): Fatal error in PMPI_Init_thread: Other MPI error, error stack:"),
         (f"{WORDS}zsh: IOT instruction (core dumped)  ./serve -m x", "zsh: IOT instruction (core dumped)  ./serve -m x"),
         ("\n".join(f"Mar 18 11:23:46 serve-7b[931930]: {line}" for line in f"{FRAMES}TypeError: no subscript".split("\n")), "TypeError: no subscript"),
         ("[2026-02-28 09:28:25] hit: Traceback (most recent call last):   │\n" + "".join(f"│ {line:70} │\n" for line in FRAMES.split("\n")[1:3]) + '│   File "/app/b.py", line 3, in f │\n│ ValueError: no type', "ValueError: no type"),

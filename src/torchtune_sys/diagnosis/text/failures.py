@@ -44,8 +44,9 @@ DEATHS: tuple[tuple[str, re.Pattern[str]], ...] = tuple(
         (
             "MPI",
             r"^(?:mpirun|mpiexec|prterun|prun)(?:\.\w{1,12})? (?:was unable|noticed|detected|has exited)|^Primary job  ?terminated normally, but|^MPI_ABORT was invoked"
-            r"|^\[[\w.-]{1,64}:\d{1,9}\] \*\*\* MPI_ERR_",
+            r"|^\[[\w.-]{1,64}:\d{1,9}\] \*\*\* MPI_ERR_|^Abort\(\d{1,12}\)|^Fatal error in (?:internal_|P?MPI_)\w{1,60}: ",
         ),
+        ("Nsight", r"^==ERROR== \S"),
         ("nvidia-container-cli", r"nvidia-container-cli(?:\.real)?: "),
         (
             "environment modules",
