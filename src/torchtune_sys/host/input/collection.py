@@ -108,7 +108,7 @@ def _files(top: str, systems: list[str]) -> Iterator[str]:
                 found = sorted((entry for entry in entries if not entry.name.startswith(".")), key=lambda entry: entry.name)
         except OSError:
             continue
-        if _KERNEL_S <= {entry.name for entry in found if entry.is_dir(follow_symlinks=False)}:
+        if {entry.name for entry in found if entry.is_dir(follow_symlinks=False)} >= _KERNEL_S:
             systems.append(folder)
             found = [entry for entry in found if entry.name not in _KERNEL_S]
         yield from (entry.path for entry in found if entry.is_file(follow_symlinks=False))
