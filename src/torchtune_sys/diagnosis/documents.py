@@ -72,6 +72,8 @@ _OVER = re.compile(
     r"|^\W{0,4}(?:it |all |everything |now )?(?:works|working|is up|is back|running) again\b(?![^.\n]{0,40}(?:\?|\b(?:until|for|but|after)\b))|^\W{0,4}closing (?:this|the)?\b.{0,30}$|\. closing\.?$"
 )
 """Of a page of a service, and of a note on an incident: what failed is mended, and nothing is asked."""
+_TITLED = re.compile(r"(?i)^\W{0,4}(?:\[?resolved\b|incident (?:closed|over|resolved)\b)")
+"""What stands before the name of what failed."""
 _STANDS = re.compile(
     r"(?i)\b(?:still(?! (?:at \d|fine|ok\b|healthy|good|green|clean|up\b))|persist\w*|(?:is|are|comes?|came) back(?! (?:in|to|up|online)\b)|(?:happen|occur|fail|crash|hang|br[eo]k|died?)\w* again|again (?:today|now|since)|not (?:solved|fixed|resolved|working)|re-?open(?:ed)?|unresolved|wieder(?:holt|gekommen)?(?! (?:ACTIVE|aktiv|in|ok|verf))|erneut|de nouveau|otra vez)\b|\?\s*$"
 )
@@ -194,7 +196,7 @@ def is_over(lines: Sequence[LogLine]) -> bool:
     told = [(at, found) for at, text in enumerate(texts) if (found := _OVER.search(text)) is not None]
     return (
         bool(told)
-        and not any(_FAILS.search(texts[at][found.end() :]) for at, found in told)
+        and not any(_FAILS.search(texts[at][found.end() :]) for at, found in told if _TITLED.match(texts[at]) is None)
         and not _fails_later(texts, told[-1][0])
     )
 

@@ -21,6 +21,8 @@ def alternatives(pattern: str) -> tuple[str, ...]:
 
     >>> alternatives(r"clock (?:jumped|went) backwards?|[Ss]ignal \\d+ \\(SIGILL\\)|(?i)^Bad.{0,9}luck$|error 71[48]")
     ('clock jumped backward', 'clock went backward', 'Signal … (SIGILL)', 'Bad…luck', 'error 714', 'error 718')
+    >>> alternatives(r"^(?=.{0,120}keyctl)")
+    ('…keyctl',)
     """
     flagless = re.sub(r"\(\?[a-z]+\)", "", pattern)
     parsed = [*_parser.parse(flagless)]
@@ -28,7 +30,8 @@ def alternatives(pattern: str) -> tuple[str, ...]:
     *before, (kind, value) = parsed
     branches = [[*before, *branch] for branch in value[1]] if str(kind) == "BRANCH" else [parsed]
     found = (_tidied(words) for branch in branches for words in _words(branch)[:_SHOWN])
-    return tuple(dict.fromkeys(words for words in found if words.strip(f" {_ANY}")))
+    shown = tuple(dict.fromkeys(words for words in found if words.strip(f" {_ANY}")))
+    return alternatives(pattern.replace("(?=", "(?:")) if not shown and "(?=" in pattern else shown  # all of it looks ahead
 
 
 def _tidied(words: str) -> str:

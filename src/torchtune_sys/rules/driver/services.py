@@ -10,7 +10,7 @@ from torchtune_sys.model.actions import Advice, Install, Needs, Safety, Service
 from torchtune_sys.model.facts.gpu import Gpu
 from torchtune_sys.model.rule import Evidence, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot, container_told, gpus_told
-from torchtune_sys.model.values import Missing, NotApplicable, Why, known, known_or_unknown, need, need_any
+from torchtune_sys.model.values import Missing, NotApplicable, Why, absent, known, known_or_unknown, need, need_any
 from torchtune_sys.model.version import version
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.driver.common import gpu_addresses, require_module
@@ -169,7 +169,7 @@ def nvidia_uvm_barred(s: Snapshot, p: Params) -> Iterator[Evidence]:
     if not need(driver.module_loaded):
         raise NotApplicable("the kernel module is not loaded")
     loaded = need(driver.uvm_loaded)
-    barred = "" if loaded else known_or_unknown(driver.module_barred_by, "")
+    barred = "" if loaded or absent(driver.module_barred_by) else need(driver.module_barred_by)
     yield Evidence(
         subject="nvidia_uvm",
         seen="loaded" if loaded else f"not loaded, by {barred}" if barred else "not loaded so far",
