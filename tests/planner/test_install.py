@@ -23,6 +23,7 @@ from torchtune_sys.model.install import InstallCommand, InstallFile, InstallOpti
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.remediation.install.plan import plan
 from torchtune_sys.render import as_json
+from torchtune_sys.render.generate.install import shell
 
 PLATFORMS = {**platforms.PLATFORMS, **platforms_more.MORE, **TROUBLED}
 RECORDED = ["healthy", *(f"typical/{path.stem}" for path in sorted((HOSTS / "typical").glob("*.json")))]
@@ -72,11 +73,11 @@ def test_every_distribution(os_id: str, release: str, card: tuple[str, str, None
     [
         ("centos", "7", "ended on 2024-06-30"),
         ("ubuntu", "20.04", "ended on 2025-05-31; Ubuntu Pro"),
-        ("debian", "11", ""),
+        ("debian", "11", "ended on 2026-08-31"),
+        ("opensuse-leap", "15.6", "ended on 2026-04-30"),
         ("fedora", "40", "ended on"),
         ("opensuse-tumbleweed", "20261101", "not on record"),
         ("alpine", "3.20", "not on record"),
-        ("nixos", "25.05", "not on record"),
     ],
 )
 def test_ended_and_unknown_systems(os_id: str, release: str, says: str) -> None:
@@ -84,6 +85,29 @@ def test_ended_and_unknown_systems(os_id: str, release: str, says: str) -> None:
     refused = next(item for item in found.refused if item.blocked_by == ("system",))
     assert says in refused.reason and refused.way and found.wheel is None
     assert plan(bare([H100], os_id, release), InstallOptions(cpu=True)).wheel is not None
+    others = {
+        "centos": "(Rocky Linux 8 or 9 or 10)",
+        "debian": "(Debian GNU/Linux 12 or 13)",
+        "opensuse-leap": "(openSUSE Leap 16)",
+    }
+    assert others.get(os_id, "") in refused.way
+
+
+def test_a_release_whose_updates_are_sold_gets_its_driver_and_a_note() -> None:
+    found = plan(bare([H100], "sles", "15.6"), InstallOptions())
+    assert not found.refused and any("ended on 2025-12-31; LTSS sells updates" in note for note in found.notes)
+    assert not any("ended on" in note for note in plan(bare([H100], "sles", "15.7"), InstallOptions()).notes)
+
+
+def test_why_the_wheel_is_not_pypis_own() -> None:
+    assert "PyPI's torch 2.14.1+cu130 holds no code for sm_70" in step(plan(bare([V100]), InstallOptions()), "torch").why
+    assert "PyPI" not in step(plan(bare([H100]), InstallOptions()), "torch").why
+    assert "PyPI's build for x86_64 brings CUDA along" in step(plan(bare([H100]), InstallOptions(cpu=True)), "torch").why
+
+
+def test_the_head_names_the_channel_that_torch_is_from() -> None:
+    head = shell(plan(bare([H100]), InstallOptions(tool="conda"))).partition("set -euo")[0]
+    assert "from conda-forge" in head and "from PyPI" not in head
 
 
 def test_centos_7_gets_the_last_torch_for_its_glibc() -> None:
@@ -95,10 +119,27 @@ def test_centos_7_gets_the_last_torch_for_its_glibc() -> None:
     os = Os(id="centos", id_like=("rhel",), version="7", pretty_name="CentOS Linux 7 (Core)", codename="")
     found = plan(msgspec.structs.replace(seen, system=hosts.change(seen.system, os=os, glibc="2.17")), InstallOptions())
     assert found.wheel is not None and found.wheel.local == "2.6.0+cu124" and not found.refused
+    assert any("ended on 2024-06-30: it gets no security update" in note for note in found.notes)
     refused = plan(
         msgspec.structs.replace(seen, system=hosts.change(seen.system, os=os, glibc="2.17")), InstallOptions(torch="2.7")
     ).refused
     assert refused[0].blocked_by == ("glibc",) and "2.6.0+cu124" in refused[0].newest
+
+
+@pytest.mark.parametrize(
+    ("os_id", "says"),
+    [
+        ("flatcar", "nvidia.service"),
+        ("cos", "cos-extensions"),
+        ("talos", "talosctl"),
+        ("nixos", "nixos-rebuild"),
+        ("sl-micro", "transactional-update pkg install"),
+    ],
+)
+def test_a_system_that_installs_no_packages_says_how_it_gets_a_driver(os_id: str, says: str) -> None:
+    found = plan(bare([H100], os_id, "1"), InstallOptions())
+    assert found.driver is None and not any("driver" in key for key in keys(found))
+    assert any(item.key == "driver" and item.blocked_by == ("owner",) and says in item.way for item in found.refused)
 
 
 @pytest.mark.parametrize(

@@ -48,8 +48,9 @@ def test_old_and_new_gpus_together_run_with_the_proprietary_module() -> None:
 def test_a_wished_branch(branch: int, accepted: bool) -> None:
     found = plan(bare([H100]), InstallOptions(branch=branch))
     assert (found.driver is not None and found.driver.branch == branch) is accepted
-    if not accepted:  # 610 is newer, and gets no updates any more
-        assert found.refused[0].newest == "driver branch 620" and "610 (ended in 2026-08)" in found.refused[0].reason
+    if not accepted:  # what would be taken without the wish
+        assert found.refused[0].newest == "driver branch 580" and found.refused[0].way.endswith("which takes 580")
+        assert "610 (ended in 2026-08)" in found.refused[0].reason
     assert any("no security update comes any more; branch 580" in note for note in found.notes) is (branch in (610, 535))
     if branch == 535:  # its torch is the last for CUDA 12
         assert found.wheel is not None and found.wheel.local == "2.14.1+cu126"

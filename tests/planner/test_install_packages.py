@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+
 import install_hosts as hosts
 import msgspec
 import pytest
@@ -13,7 +15,7 @@ from torchtune_sys.cli.main import cli
 from torchtune_sys.model.facts.software import Package
 from torchtune_sys.model.facts.system import Os
 from torchtune_sys.model.install import InstallOptions
-from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.remediation.install.plan import plan
 
 
@@ -162,6 +164,18 @@ def test_oracles_own_kernel_has_a_compiler_of_its_own(kernel: str, told: bool) -
     assert ("gcc-toolset" in step(found, "headers").by_hand) is told and step(found, "headers").actions
 
 
+def test_suses_headers_are_of_the_flavour_that_runs_and_in_its_version() -> None:
+    """docs.nvidia.com/cuda/cuda-installation-guide-linux: the version is that of the kernel without the variant."""
+    seen = bare([H100], "sles", "15.7")
+    nobody = Missing(Why.NOT_RECORDED, "uname", "described")
+    seen = msgspec.structs.replace(seen, system=hosts.change(seen.system, kernel=nobody))
+    (line,) = words(plan(seen, InstallOptions()), "headers")
+    for release, name in (("6.4.0-150700.53.22-default", "default"), ("6.4.0-150700.20.3-azure", "azure")):
+        told = line.removeprefix("sh -c ").replace("zypper --non-interactive", "echo").replace("uname -r", f"echo {release}")
+        said = subprocess.run(["sh", "-c", told], capture_output=True, text=True, check=True).stdout
+        assert said.endswith(f" kernel-{name}-devel={release.removesuffix(f'-{name}')}\n")
+
+
 def test_kernels_with_headers_of_another_name() -> None:
     def headers(os_id: str, release: str, kernel: str) -> str:
         seen = bare([H100], os_id, release)
@@ -171,6 +185,8 @@ def test_kernels_with_headers_of_another_name() -> None:
     assert headers("ol", "9.5", "5.15.0-302.el9uek.x86_64").endswith("kernel-uek-devel-5.15.0-302.el9uek.x86_64 kernel-headers")
     assert "kernel6.12-devel-6.12.40" in headers("amzn", "2023", "6.12.40-64.114.amzn2023.x86_64")
     assert "kernel-devel-6.1.147" in headers("amzn", "2023", "6.1.147-172.266.amzn2023.x86_64")
+    assert headers("sles", "15.7", "6.4.0-150700.53.22-default").endswith(" kernel-default-devel=6.4.0-150700.53.22")
+    assert headers("sles", "15.7", "6.4.0-150700.20.3-azure").endswith(" kernel-azure-devel=6.4.0-150700.20.3")
     # drm, without which nvidia.ko does not load, is in a package of its own there
     assert "kernel6.12-modules-extra-6.12.40" in headers("amzn", "2023", "6.12.40-64.114.amzn2023.x86_64")
     assert "kernel-modules-extra-6.1.147" in headers("amzn", "2023", "6.1.147-172.266.amzn2023.x86_64")

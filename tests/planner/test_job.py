@@ -11,6 +11,7 @@ from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.job import JobVariable
 from torchtune_sys.model.rule import Evidence, Result, Rule, Severity, Verdict
 from torchtune_sys.model.snapshot import Snapshot
+from torchtune_sys.model.values import Missing, Why
 from torchtune_sys.remediation.plan.job import variables
 
 
@@ -111,3 +112,12 @@ def test_interfaces_are_left_to_the_libraries_where_their_choice_is_good(host: S
 
 def test_every_variable_has_a_reason(host: Snapshot) -> None:
     assert all(variable.reason and variable.source for variable in variables(host, [], ("/usr/lib/libjemalloc.so.2",)))
+
+
+@pytest.mark.parametrize(("why", "told"), [(Why.NOT_RECORDED, True), (Why.TIMEOUT, False)])
+def test_threads_where_only_the_cpus_of_the_host_were_seen(host: Snapshot, why: Why, told: bool) -> None:
+    """A copy of files tells no affinity: what is assumed is said. A look that failed is no such thing."""
+    cpu = msgspec.structs.replace(host.cpu, effective=Missing(why, "sched_getaffinity", "not told"))  # type: ignore[type-var]
+    found = by_name(variables(having(msgspec.structs.replace(host, cpu=cpu), intent=Workload(ranks=2)), []))
+    assert ("OMP_NUM_THREADS" in found) is told
+    assert not told or "if the job may use every CPU" in found["OMP_NUM_THREADS"].reason

@@ -21,6 +21,10 @@ OWNERS: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
         "Container-Optimized OS owns",
         {"": "user-data"},
     ),
+    "NixOS by its name": ({"files": {"/etc/os-release": "ID=nixos\n"}}, "NixOS owns", {"": "nixos-rebuild switch"}),
+    "Talos by its name": ({"files": {"/etc/os-release": "ID=talos\n"}}, "Talos owns", {"": "talosctl"}),
+    "Bottlerocket by its name": ({"files": {"/etc/os-release": "ID=bottlerocket\n"}}, "Bottlerocket owns", {"": "apiclient set"}),
+    "OpenShift": ({"files": {"/etc/os-release": "ID=rhcos\n"}}, "OpenShift owns", {"": "MachineConfig"}),
     "an image": (
         {"spaces": {"/etc": {"size": 1 << 30, "free": 0, "inodes": 9, "inodes_free": 0, "read_only": True}}},
         "the image (/etc is read-only) owns",
@@ -186,3 +190,25 @@ def test_where_no_tool_of_ours_is_the_refusal_says_what_to_add_and_how(files: tu
     (refusal,) = [one for one in plan.refused if one.key == "kernel argument iommu"]
     assert refusal.reason.startswith("there is no tool here that can add and remove kernel arguments")
     assert says in refusal.way
+
+
+@pytest.mark.parametrize("place", ["/usr/lib/sysctl.d", "/run/sysctl.d", "/etc/sysctl.d"])
+@pytest.mark.parametrize("whole", [True, False])
+def test_a_file_that_is_read_after_ours_is_told_with_the_way_around_it(place: str, whole: bool) -> None:
+    """sysctl.d(5): a file of the same name in /etc counts in the place of a vendor's, which an upgrade would write anew."""
+    files: dict[str, Any] = {f"{place}/99-zz-other.conf": "# x\nvm.swappiness = 60\n"}
+    dirs: dict[str, Any] = {} if whole else {"/usr/local/lib/sysctl.d": {"error": "not-recorded"}}
+    plan = planned("swappiness-high.fail", {"files": files, "dirs": dirs})
+    (change,) = plan.changes
+    told = next(note for note in change.later if f"{place}/99-zz-other.conf:2" in note)
+    assert "wins at boot" in told
+    assert ("a copy of it as /etc/sysctl.d/99-zz-other.conf counts in its place: take line 2 out there" in told) is (
+        place[1:4] != "etc"
+    )
+    assert ("sudo sed -i" in told) is (place[1:4] == "etc")
+
+
+def test_a_vendors_file_whose_place_another_takes_is_not_told() -> None:
+    files = {"/usr/lib/sysctl.d/99-zz-other.conf": "vm.swappiness = 60\n", "/etc/sysctl.d/99-zz-other.conf": "# nothing\n"}
+    (change,) = planned("swappiness-high.fail", {"files": files}).changes
+    assert not any("99-zz-other" in note for note in change.later)

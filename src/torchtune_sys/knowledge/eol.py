@@ -10,6 +10,10 @@ AS_OF = "2026-08-22"
 """Date of the newest source of the table. A clock that shows an earlier day is wrong."""
 
 
+READ_ON = "2026-11-21"
+"""When the table was read: what ended before has ended, whatever a clock shows."""
+
+
 class EndOfLife(msgspec.Struct, frozen=True, kw_only=True):
     date: str
     """Last day of public security updates, ISO 8601."""
@@ -36,3 +40,14 @@ def end_of_life(os_id: str, version: str, pretty_name: str = "") -> EndOfLife | 
         if row["id"] == name and row["version"] == release:
             return EndOfLife(date=row["eol"], extended=row["extended"], extended_by=row["extended_by"], source=row["source"])
     return None
+
+
+def releases(os_id: str) -> tuple[str, ...]:
+    """Return every ``VERSION_ID`` of a distribution whose end is known."""
+    return tuple(row["version"] for row in tables.rows("eol") if row["id"] == os_id)
+
+
+def over(os_id: str, version: str, pretty_name: str = "", today: str = "") -> EndOfLife | None:
+    """Return the end of a release that has passed; None where its updates go on, or no date is known."""
+    end = end_of_life(os_id, version, pretty_name)
+    return end if end is not None and end.date < max(today, READ_ON) else None

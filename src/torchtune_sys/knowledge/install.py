@@ -53,6 +53,15 @@ def system(os_id: str, version_id: str) -> System | None:
     return None
 
 
+def releases_of(os_id: str) -> tuple[tuple[str, str], ...]:
+    """Return name and version of the releases of a distribution that NVIDIA has packages for.
+
+    >>> releases_of("debian"), releases_of("alpine")
+    ((('Debian GNU/Linux', '12'), ('Debian GNU/Linux', '13')), ())
+    """
+    return tuple((row["name"], row["version"]) for row in rows("install_systems") if row["id"] == os_id)
+
+
 def system_ids() -> tuple[str, ...]:
     """Return every ``ID`` of os-release that some table knows, ended releases included.
 

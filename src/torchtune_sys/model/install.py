@@ -44,6 +44,8 @@ class Key(msgspec.Struct, frozen=True, kw_only=True, tag="key"):
 
 RUNNING = "$(uname -r)"
 """What the shell makes the release of the kernel that runs."""
+RUNNING_VERSION = "$(uname -r | sed 's/-[^-]*$//')"
+"""The same without its flavour: SUSE's 6.4.0-150600.23.25-default is of the packages 6.4.0-150600.23.25."""
 
 
 class KernelPackages(msgspec.Struct, frozen=True, kw_only=True, tag="kernel-packages"):
@@ -51,7 +53,7 @@ class KernelPackages(msgspec.Struct, frozen=True, kw_only=True, tag="kernel-pack
 
     manager: str
     choices: tuple[tuple[str, tuple[str, ...]], ...]
-    """The first whose pattern (of a shell's ``case``) the release matches; in the names :data:`RUNNING` stands for it."""
+    """The first whose pattern (of a shell's ``case``) the release matches; in the names :data:`RUNNING` and :data:`RUNNING_VERSION` stand for it."""
 
 
 class PythonEnvironment(msgspec.Struct, frozen=True, kw_only=True, tag="environment"):
@@ -124,6 +126,8 @@ class Wheel(msgspec.Struct, frozen=True, kw_only=True):
     """The oldest driver that runs it; ``""`` for a CPU build."""
     glibc: str
     source: str
+    not_pypi: str = ""
+    """Why it is not PyPI's build of the release; ``""`` where it is."""
 
     @property
     def local(self) -> str:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 
 from torchtune_sys.host.base import Host
+from torchtune_sys.model.appliances import APPLIANCES, appliance
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.plan_context import LIMITS_FILE, OWNED, TOOLS, PlanContext, TunedOption, UnitFacts
 from torchtune_sys.model.values import Missing, Why, fact, need
@@ -14,24 +15,6 @@ from torchtune_sys.probes.system.os_release import read_os
 _PROGRAM_DIRS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
 _DAEMONS = {"udevadm": "/run/udev/control", "systemctl": "/run/systemd/system"}
 """What is there while the daemon runs that the tool talks to (udevadm(8), sd_booted(3))."""
-_IMAGES = (
-    (
-        "/etc/NIXOS",
-        "NixOS",
-        "set it in configuration.nix (boot.kernel.sysctl, security.pam.loginLimits …) and run nixos-rebuild switch",
-    ),
-    ("/usr/share/bottlerocket", "Bottlerocket", "set it by apiclient set settings.kernel.sysctl… or in the user data"),
-    (
-        "/etc/talos-release",
-        "Talos",
-        "set it in the machine configuration (machine.sysctls, machine.kernel) and apply it by talosctl",
-    ),
-)
-_COS_WAY = (
-    "set it in the instance's user-data (cloud-init: bootcmd with sysctl -w, write_files), on GKE in linuxConfig of the node pool: "
-    "/etc is a tmpfs there, and what is written to it is gone after a restart"
-)
-"""cloud.google.com/container-optimized-os/docs/concepts/disks-and-filesystem"""
 
 
 def probe(
@@ -81,12 +64,11 @@ def _answers(host: Host, tool: str) -> bool:
 
 
 def _owner(host: Host) -> tuple[str, str]:
-    for path, name, way in _IMAGES:
-        if host.exists(path) is True:
-            return name, way
     release = read_os(host)
-    if not isinstance(release, Missing) and release.id == "cos":
-        return "Container-Optimized OS", _COS_WAY
+    found = None if isinstance(release, Missing) else appliance(release.id)
+    found = found or next((item for item in APPLIANCES if item.mark and host.exists(item.mark) is True), None)
+    if found is not None and found.settings:
+        return found.name, found.settings
     space = host.space("/etc")
     if not isinstance(space, Missing) and space.read_only:
         return "the image (/etc is read-only)", "change the image, or remount /etc writable if it is yours to change"

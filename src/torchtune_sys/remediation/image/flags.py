@@ -9,6 +9,7 @@ from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown
 from torchtune_sys.model.values import known as value
 from torchtune_sys.remediation.install.gpus import cards
+from torchtune_sys.remediation.install.host import os_of
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.limits import tasks
 
@@ -30,6 +31,14 @@ def flags(s: Snapshot, build: str, rdma: bool, numa: bool) -> Iterator[Flag]:
         yield _amd_gpus(s)
     elif build != "cpu":
         yield _gpus(s)
+    if build != "cpu" and _has_selinux(s):
+        yield Flag(
+            key="selinux",
+            docker=(),
+            podman=("--security-opt=label=disable",),
+            why="SELinux, which is on here by default, lets no container open the GPUs' device files otherwise",
+            source="docs.nvidia.com/datacenter/cloud-native/container-toolkit/latest/cdi-support.html",
+        )
     yield _shm(s)
     yield Flag(
         key="nofile",
@@ -61,6 +70,11 @@ def flags(s: Snapshot, build: str, rdma: bool, numa: bool) -> Iterator[Flag]:
             why="ranks on several hosts reach each other by the hosts' addresses; RoCE's addresses belong to a network namespace",
             source="NCCL user guide, Networking issues",
         )
+
+
+def _has_selinux(s: Snapshot) -> bool:
+    os = os_of(s)
+    return os is not None and not {"fedora", "rhel", "centos"}.isdisjoint((os.id, *os.id_like)) and os.id != "amzn"
 
 
 def _gpus(s: Snapshot) -> Flag:

@@ -97,13 +97,12 @@ def choose(cards: tuple[Card, ...], needed: Version = (), wanted: int | None = N
     ]
     chosen = next((item for item in fitting if wanted in (None, item.branch)), None)
     if chosen is None and wanted is not None:
-        newest = f"driver branch {_newest(fitting)}" if fitting else ""
+        newest = f"driver branch {fitting[0].branch}" if fitting else ""
         names = " ".join(f"{item.branch}{f' (ended in {item.end})' if item.has_ended else ''}" for item in fitting) or "none"
         served = f"R{found.first} to {f'R{found.last}' if found.last else 'the newest'}"
+        way = f"leave --driver-branch out, which takes {fitting[0].branch}" if fitting else f"see {known.LEGACY_DRIVERS}"
         floor = f", and torch asks for {show_driver(needed)}" if needed else ""
-        return _refused(
-            f"branch {wanted} is none of those that fit: {names} (these GPUs: {served}{floor})", "leave it out", newest
-        )
+        return _refused(f"branch {wanted} is none of those that fit: {names} (these GPUs: {served}{floor})", way, newest)
     if chosen is None:
         last = f"R{found.last}" if found.last else f"R{found.first}"
         reason = f"the last branch for these GPUs is {last}, and no repository of a current distribution on record has it"
@@ -111,11 +110,6 @@ def choose(cards: tuple[Card, ...], needed: Version = (), wanted: int | None = N
     # Turing to Hopper run with either; NVIDIA's default has been the open one since R560.
     why = f"{chosen.kind}, {'which ended in' if chosen.has_ended else 'until'} {chosen.end}"
     return Driver(branch=chosen.branch, module=found.modules[0], why=why)
-
-
-def _newest(fitting: list[known.DriverBranch]) -> int:
-    """Of those that still get updates, where there is one."""
-    return max(item.branch for item in fitting if item.has_ended is fitting[0].has_ended)
 
 
 def ended(driver: Driver, cards: tuple[Card, ...]) -> str:

@@ -83,7 +83,16 @@ def wheel(build: TorchBuild, place: BuildTarget) -> Wheel:
         driver=show_driver(build.driver),
         glibc=show(build.glibc),
         source=build.source,
+        not_pypi=_not_pypi(build, place) if build.index else "",
     )
+
+
+def _not_pypi(build: TorchBuild, place: BuildTarget) -> str:
+    """Return what keeps PyPI's build of the release from being the one; ``""`` where that one was not asked for."""
+    own = next((item for item in builds(build.machine) if item.torch == build.torch and not item.index), build)
+    if (own.name == "cpu") is not (build.name == "cpu"):
+        return f"PyPI's build for {build.machine} {'has no CUDA' if own.name == 'cpu' else 'brings CUDA along'}"
+    return "; ".join(f"PyPI's {_reason(name, own, place)}" for name in obstacles(own, place))
 
 
 def show_driver(numbers: Version) -> str:

@@ -36,7 +36,8 @@ _NOT_PINNED = "not pinned: the wheels' sums are those that the index tells over 
 
 def _why(wheel: Wheel) -> str:
     needs = f"driver {wheel.driver} or newer, " if wheel.driver else ""
-    return f"needs {needs}glibc {wheel.glibc}, {wheel.abi} on {wheel.machine}; an environment, because of PEP 668; {_NOT_PINNED}"
+    index = f"{wheel.not_pypi}; " if wheel.not_pypi else ""
+    return f"{index}needs {needs}glibc {wheel.glibc}, {wheel.abi} on {wheel.machine}; an environment, because of PEP 668; {_NOT_PINNED}"
 
 
 def specifiers(wheel: Wheel) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from torchtune_sys import engine
 from torchtune_sys.knowledge.install_python import Python, glibc_of, packaged
+from torchtune_sys.model.appliances import appliance
 from torchtune_sys.model.facts.system import Os
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.snapshot import Snapshot
@@ -48,7 +49,11 @@ def owner(s: Snapshot) -> tuple[str, str] | None:
         layer = "transactional-update pkg install" if tool == "transactional-update" else "rpm-ostree install"
         way = f"put driver and packages into the image, or layer them ({layer} NAME, then reboot); train in a container or a venv"
         return f"this system is an image ({tool}), whose packages no package manager changes while it runs", way
-    return None
+    os = os_of(s)
+    found = None if os is None else appliance(os.id)
+    return (
+        None if found is None else (f"this is {found.name}, into which no package manager installs while it runs", found.driver)
+    )
 
 
 def glibc(s: Snapshot) -> Version | None:

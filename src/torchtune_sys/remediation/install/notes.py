@@ -12,8 +12,8 @@ from torchtune_sys.model.version import version
 from torchtune_sys.remediation.install import branch, builds, trust
 from torchtune_sys.remediation.install.builds import BuildTarget
 from torchtune_sys.remediation.install.gpus import capabilities_of, cards
-from torchtune_sys.remediation.install.host import glibc, owner, packaged_pythons, running_driver
-from torchtune_sys.remediation.install.site import Site
+from torchtune_sys.remediation.install.host import glibc, os_of, owner, packaged_pythons, running_driver
+from torchtune_sys.remediation.install.site import Site, ended, over
 
 
 def _newer(s: Snapshot, options: InstallOptions, wheel: Wheel | None) -> Iterator[str]:
@@ -75,6 +75,9 @@ def notes(
     """Yield what a person should know beside the steps."""
     if wheel is not None and not glibc(s):
         yield f"glibc could not be seen: the wheel needs {wheel.glibc}"
+    end, os = over(s), os_of(s)
+    if end is not None and os is not None and (isinstance(site, Site) or wheel is not None):
+        yield f"{ended(os.pretty_name or os.id, end)}: {'without them it gets' if end.extended else 'it gets'} no security update any more"
     yield from _newer_python(s, options, wheel, driver)
     if driver is not None:
         yield from _of_driver(s, options, wheel, driver)

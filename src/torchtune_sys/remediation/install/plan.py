@@ -30,7 +30,7 @@ def plan(s: Snapshot, options: InstallOptions) -> Installation:
     if driver is not None and not driver.installed:
         if isinstance(site, InstallRefused):
             refused.append(site)
-            wheel = None  # it would not run
+            wheel, driver = None, None  # it would not run
         else:
             steps += driver_steps(site, driver, cards(s), running_driver(s))
     if isinstance(site, Site) and owner(s) is None:

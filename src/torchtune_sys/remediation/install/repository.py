@@ -6,7 +6,7 @@ import re
 from collections.abc import Iterator
 
 from torchtune_sys.knowledge import install as known
-from torchtune_sys.model.install import RUNNING, Action, InstallFile, InstallStep, KernelPackages
+from torchtune_sys.model.install import RUNNING, RUNNING_VERSION, Action, InstallFile, InstallStep, KernelPackages
 from torchtune_sys.model.version import version
 from torchtune_sys.remediation.install import trust
 from torchtune_sys.remediation.install.site import Site, install, root
@@ -122,22 +122,28 @@ def headers(site: Site) -> Iterator[InstallStep]:
 
 def _headers_of(site: Site, kernel: str, called: str) -> known.PackageNames | None:
     """Oracle has a kernel of its own beside RHEL's; Amazon's newer kernels have packages of their own names; Debian's headers come
-    along with the next kernel only by the package of their flavour."""
-    flavour = re.search(r"(?:cloud-|rt-)?(?:amd64|arm64)$", kernel)
+    along with the next kernel only by the package of their flavour; SUSE's are called after the flavour, in the version of the kernel."""
+    of_suse = site.system.family == "suse"
+    flavour = re.search(r"(?<=-)[a-z][a-z0-9_]*$|(?<=-)64kb$" if of_suse else r"(?:cloud-|rt-)?(?:amd64|arm64)$", kernel)
+    if of_suse and flavour is not None:
+        called = RUNNING_VERSION if called == RUNNING else called.removesuffix(f"-{flavour[0]}")
     number = version(kernel)[:2]
     purpose = "headers"
     if "uek" in kernel:
         purpose = "headers-uek"
     elif kernel.endswith("+64k"):
         purpose = "headers-64k"
-    elif site.os_id == "debian" and flavour is not None:
+    elif (of_suse or site.os_id == "debian") and flavour is not None:
         purpose = "headers-flavour"
     elif site.os_id == "amzn" and number >= (6, 12):
         purpose = f"headers-{number[0]}.{number[1]}"
     return known.packages(site.system.family, purpose, kernel=called, flavour=flavour[0] if flavour else "")
 
 
+_SUSE = {f"*-{flavour}": f"6.4.0-1-{flavour}" for flavour in ("default", "azure", "64kb", "rt")}
 _KERNELS = {
+    "sles": _SUSE,
+    "opensuse-leap": _SUSE,
     "ol": {"*uek*": "5.15.0-1.el9uek.x86_64"},
     "amzn": {"6.12.*": "6.12.0", "6.18.*": "6.18.0"},
     "debian x86_64": {f"*-{flavour}": f"6.1.0-1-{flavour}" for flavour in ("cloud-amd64", "rt-amd64", "amd64")},
@@ -158,7 +164,7 @@ def _headers_of_any_kernel(site: Site) -> InstallStep:
     if not choices:
         page = f"{known.DRIVER_GUIDE} (no source names the package)"
         return InstallStep(key="headers", title=_HEADERS_TITLE, why=_HEADERS_WHY, source=known.DRIVER_GUIDE, by_hand=page)
-    is_named = any(RUNNING in name for _, names in choices for name in names)
+    is_named = any("$(" in name for _, names in choices for name in names)
     by_kernel = KernelPackages(manager=site.system.manager, choices=tuple(choices))
     action = by_kernel if is_named else install(site, *choices[-1][1])
     return InstallStep(

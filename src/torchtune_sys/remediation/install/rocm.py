@@ -40,7 +40,12 @@ def choose(s: Snapshot, place: BuildTarget, options: InstallOptions) -> Wheel | 
         return _refused(reason, ("build",), way, had)
     reasons = _obstacles(released[0], place, found)
     called = f"torch {released[0].torch}+{released[0].name}"
-    return _refused(f"{called} {' and '.join(reasons.values())}", tuple(reasons), f"choose ROCm at {pages.ROCM_GUIDE}", had)
+    way = (
+        "--cpu, another GPU, or torch built from source for this one"
+        if "gpu" in reasons
+        else f"choose ROCm at {pages.ROCM_GUIDE}"
+    )
+    return _refused(f"{called} {' and '.join(reasons.values())}", tuple(reasons), way, had)
 
 
 def _gpus(s: Snapshot) -> dict[str, str]:

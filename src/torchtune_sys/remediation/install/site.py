@@ -45,16 +45,14 @@ def site_of(s: Snapshot) -> Site | InstallRefused:
     if os is None:
         return _no_system("which distribution this is could not be seen", f"follow {page}")
     name = os.pretty_name or os.id
-    found = known.system(os.id, os.version)
+    found, end = known.system(os.id, os.version), over(s)
+    if end is not None and (found is None or not end.extended):
+        reason = f"{ended(name, end)}, and today's packages of the driver are not made for it"
+        return _no_system(reason, f"install a release that gets security updates{_others(os.id)}, and come back")
     if found is None:
-        end = eol.end_of_life(os.id, os.version, os.pretty_name)
-        if end is not None and end.date < eol.AS_OF:
-            way = "install a release that gets security updates, and come back"
-            sold = f"; {end.extended_by} sells updates until {end.extended}" if end.extended else ""
-            return _no_system(f"{name} ended on {end.date}{sold}, and today's packages of the driver are not made for it", way)
-        return _no_system(
-            f"NVIDIA's packages for {name} are not on record here", f"follow {page}, or take a release that it lists"
-        )
+        others = _others(os.id)
+        way = f"follow {page}, or take {f'another release{others}' if others else 'a release that it lists'}"
+        return _no_system(f"NVIDIA's packages for {name} are not on record here", way)
     kernel = "" if isinstance(s.system, Missing) else value(s.system.kernel, "")
     return Site(
         system=found,
@@ -65,6 +63,35 @@ def site_of(s: Snapshot) -> Site | InstallRefused:
         kernel=kernel,
         native=found.family == "ubuntu" and is_native(s),
     )
+
+
+def ended(name: str, end: eol.EndOfLife) -> str:
+    sold = f"; {end.extended_by} sells updates until {end.extended}" if end.extended else ""
+    return f"{name} ended on {end.date}{sold}"
+
+
+def over(s: Snapshot) -> eol.EndOfLife | None:
+    """Return the end of the distribution's release, where that has passed."""
+    os = os_of(s)
+    today = "" if isinstance(s.system, Missing) else value(s.system.today, "")
+    return None if os is None else eol.over(os.id, os.version, os.pretty_name, today)
+
+
+_SUCCESSORS = {"centos": "rocky"}
+"""A distribution without any release that gets updates, and one that is built of the same sources."""
+
+
+def _others(os_id: str) -> str:
+    """Return the releases of this distribution that packages of the driver are made for."""
+    wanted = _SUCCESSORS.get(os_id, os_id)
+    found = [(name, release) for name, release in known.releases_of(wanted) if release and not _is_over(wanted, release)]
+    return f" ({found[0][0]} {' or '.join(release for _, release in found)})" if found else ""
+
+
+def _is_over(os_id: str, release: str) -> bool:
+    """Of a row that stands for point releases the newest counts."""
+    points = [row for row in eol.releases(os_id) if row == release or row.startswith(f"{release}.")]
+    return bool(points) and all(eol.over(os_id, point) is not None for point in points)
 
 
 def _no_system(reason: str, way: str) -> InstallRefused:

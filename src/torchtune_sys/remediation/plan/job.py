@@ -10,7 +10,7 @@ from torchtune_sys.model.actions import EnvironmentVariable
 from torchtune_sys.model.job import JobVariable
 from torchtune_sys.model.rule import Result
 from torchtune_sys.model.snapshot import Snapshot, variables_told
-from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known, need
+from torchtune_sys.model.values import Missing, NotApplicable, Unknown, Why, absent, known, need
 from torchtune_sys.model.version import version
 from torchtune_sys.remediation.plan.change_requests import failing
 from torchtune_sys.rules import gates
@@ -66,11 +66,14 @@ def _threads(s: Snapshot) -> Iterator[JobVariable]:
     if "OMP_NUM_THREADS" in variables_told(s) or s.intent.threads is not None:
         return
     ranks, have = gates.ranks_here(s), cpu_budget.budget(s)
-    have.settle()
+    assumed = isinstance(have.exact, Missing) and have.exact.why is Why.NOT_RECORDED
+    if not assumed:
+        have.settle()
     cores = min(have.cpus, cpu_budget.default_threads(need(s.cpu)))
     each = max(int(cores // ranks) - (s.intent.workers or 0), 1)
     words = f"{cpu_budget.some(cores, 'core')} for {cpu_budget.some(ranks, 'rank')}"
-    reason = f"{words}{f', {s.intent.workers} of each for its DataLoader workers' if s.intent.workers else ''}"
+    words += f", {s.intent.workers} of each for its DataLoader workers" if s.intent.workers else ""
+    reason = words + (", if the job may use every CPU of this host: which ones it may was not seen" if assumed else "")
     yield JobVariable(name="OMP_NUM_THREADS", value=str(each), reason=reason, source="cpu-oversubscribed")
 
 

@@ -10,7 +10,7 @@ from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.numbers import counted, natural
 from torchtune_sys.model.plan import Change, FileLine, Step, Value
-from torchtune_sys.model.plan_context import GRUB_FILE, SYSCTL_FILE, UDEV_FILE, BootSetting, PlanContext
+from torchtune_sys.model.plan_context import GRUB_FILE, SYSCTL_FILE, TMPFILES_FILE, UDEV_FILE, BootSetting, PlanContext
 from torchtune_sys.model.run import CommentOut, DisableUnit, LostAtBoot
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.steering import steers
@@ -47,6 +47,12 @@ def overrides(s: Snapshot, context: PlanContext, action: Action, made: tuple[Ste
     )
     if isinstance(action, SysfsWrite) and not any(isinstance(step, FileLine) for step in made):
         yield "not persistent: it holds until the file system is mounted again or the host reboots"
+    if (
+        s.origin.startswith("live")
+        and "systemd-tmpfiles" not in context.tools
+        and TMPFILES_FILE in {step.path for step in made if isinstance(step, FileLine)}
+    ):
+        yield "not persistent: no systemd-tmpfiles is here that would read its line at boot; repeat it there by what runs at boot"
     if isinstance(action, SysfsWrite) and not isinstance(s.sysctl, Missing) and isinstance(s.sysctl.tuned_profile, str):
         yield f"tuned is active (profile {s.sysctl.tuned_profile}); another profile may set it"
     yield from dict.fromkeys(_AFTER[step.path] for step in made if isinstance(step, FileLine) and step.path in _AFTER)
@@ -84,7 +90,7 @@ def _of_files(s: Snapshot, paths: Iterable[str]) -> Iterator[BootSetting]:
     """Yield the lines of sysctl.d for these settings that are read after our file."""
     settings = {} if isinstance(s.sysctl, Missing) else {proc(key): setting for key, setting in s.sysctl.settings.items()}
     for path in paths:
-        line = settings[path].systemd if path in settings else None
+        line = _last_line(settings[path]) if path in settings else None
         if isinstance(line, Assignment) and _after_ours(line):
             yield BootSetting(path=path, value=line.value, source=line.source)
 
@@ -157,7 +163,19 @@ def _mended(source: str) -> str:
     from shlex import quote
 
     found = _line_of(source)
-    return f"sudo sed -i '{found.line}s/^/# /' {quote(found.path)}" if found is not None else "remove it there"
+    if found is not None:
+        return f"sudo sed -i '{found.line}s/^/# /' {quote(found.path)}"
+    path, _, number = source.rpartition(":")
+    for place in _VENDORS:
+        if path.startswith(place) and path.removeprefix(place).startswith(_BY_NAME) and not steers(path):
+            own = f"/etc/{path.removeprefix(place)}"
+            return f"a copy of it as {quote(own)} counts in its place: take line {number} out there"
+    return "remove it there"
+
+
+_VENDORS = ("/run/", "/usr/local/lib/", "/usr/lib/", "/lib/")
+_BY_NAME = ("sysctl.d/", "tmpfiles.d/", "udev/rules.d/")
+"""Directories of which a file in /etc takes the place of one of the same name elsewhere (sysctl.d(5), tmpfiles.d(5), udev(7))."""
 
 
 def _line_of(source: str) -> CommentOut | None:
@@ -174,9 +192,16 @@ def _line_of(source: str) -> CommentOut | None:
     return CommentOut(path=path, line=line) if line is not None and named else None
 
 
+def _last_line(setting: Setting) -> Fact[Assignment]:
+    """Return what systemd-sysctl sets. Where not every directory was seen, a line that is read after our file still wins over it."""
+    if isinstance(setting.systemd, Missing) and not absent(setting.systemd):
+        return next((line for line in reversed(setting.assignments) if _after_ours(line)), setting.systemd)
+    return setting.systemd
+
+
 def _sysctl_winners(setting: Setting) -> Iterator[str]:
     """Who beats our file under systemd-sysctl, and who under ``sysctl --system``."""
-    by_systemd, by_procps = setting.systemd, setting.procps
+    by_systemd, by_procps = _last_line(setting), setting.procps
     if isinstance(by_systemd, Assignment) and _after_ours(by_systemd):
         yield f"{by_systemd.source} (= {by_systemd.value}) wins at boot: systemd-sysctl reads it after our file; {_mended(by_systemd.source)}"
     if isinstance(by_systemd, Missing) and by_systemd.detail.startswith(_EXCLUDED):

@@ -67,7 +67,7 @@ def _by_kernel(action: KernelPackages) -> str:
     lines = []
     for pattern, names in action.choices:
         words = (*INSTALL[action.manager], *names)
-        lines.append((pattern, "exec " + " ".join(f'"{word}"' if RUNNING in word else word for word in words)))
+        lines.append((pattern, "exec " + " ".join(f'"{word}"' if "$(" in word else word for word in words)))
     if len(lines) == 1:
         return lines[0][1]
     return f"case {RUNNING} in {' '.join(f'{pattern}) {line};;' for pattern, line in lines)} esac"

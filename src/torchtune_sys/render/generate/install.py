@@ -123,7 +123,9 @@ def _comments(value: Installation) -> Iterator[str]:
         kind = f", {clean(value.driver.module)} kernel module" if value.driver.module else ""
         yield f"# driver: {clean(driver)}{kind}"
     if value.wheel is not None:
-        yield f"# torch:  {clean(value.wheel.local)} for {clean(value.wheel.abi)}, from {clean(value.wheel.index or 'PyPI')}"
+        title = next((step.title for step in value.steps if step.key == "torch"), "torch").removeprefix("torch ")
+        built = f"{value.wheel.local} for {value.wheel.abi}, from {value.wheel.index or 'PyPI'}"
+        yield f"# torch:  {clean(built if title.startswith(value.wheel.local) else title)}"
     for refused in value.refused:
         yield "#"
         yield from (f"# {line}" for line in refusal(refused))
@@ -135,6 +137,9 @@ def _comments(value: Installation) -> Iterator[str]:
         yield from ("#", "# The steps; their commands stand below the functions, each step with its reason and source:")
     for number, step in enumerate(value.steps, 1):
         yield f"#   {number}. {clean(step.title)}{' (optional)' if step.optional else ''}"
+    alone = next((number for number, step in enumerate(value.steps, 1) if step.key == "torch"), 1)
+    if alone > 1 and all(step.key != "python" for step in value.steps):
+        yield f"# The steps before {alone} are root's (by sudo), and {alone} is not: bash THIS {alone} takes it alone."
 
 
 def _step(number: int, step: InstallStep, steps: int) -> Iterator[str]:

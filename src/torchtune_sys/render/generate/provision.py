@@ -10,6 +10,7 @@ from torchtune_sys import __version__
 from torchtune_sys.model.actions import Needs
 from torchtune_sys.model.install import (
     RUNNING,
+    RUNNING_VERSION,
     Action,
     InstallCommand,
     InstallFile,
@@ -104,7 +105,10 @@ def _calls(action: Action, online: bool) -> Iterator[tuple[str, ...]]:
         case Packages(names=names):
             yield ("packages", *names)
         case KernelPackages(choices=choices):
-            words = [(pattern, *(name.replace(RUNNING, "%k") for name in names), "--") for pattern, names in choices]
+            words = [
+                (pattern, *(name.replace(RUNNING, "%k").replace(RUNNING_VERSION, "%v") for name in names), "--")
+                for pattern, names in choices
+            ]
             yield ("for_kernel", *(word for choice in words for word in choice))
         case InstallFile(path=path, text=text):
             yield ("file", path, text)

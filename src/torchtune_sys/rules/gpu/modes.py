@@ -5,9 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys.model.actions import Advice, NvmlSetting
+from torchtune_sys.model.facts import Fact
+from torchtune_sys.model.facts.gpu import Gpu
+from torchtune_sys.model.numbers import counted
 from torchtune_sys.model.rule import Evidence, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot, is_pasted
-from torchtune_sys.model.values import Missing, NotApplicable, Why
+from torchtune_sys.model.values import Missing, NotApplicable, Why, known
 from torchtune_sys.model.visible_gpus import left_out
 from torchtune_sys.rules import gates
 from torchtune_sys.rules.gpu.common import each
@@ -78,8 +81,11 @@ def compute_mode_prohibited(s: Snapshot, p: Params) -> Iterator[Evidence]:
     severity=Severity.WARNING,
     cause="mig-mode-limits",
     fix=(
+        Advice(
+            text="start one process per MIG instance, each with its own CUDA_VISIBLE_DEVICES=MIG-<uuid> (nvidia-smi -L lists them); "
+            "they are separate jobs, since NCCL connects no two instances"
+        ),
         NvmlSetting(setting="MIG mode (nvidia-smi -i N -mig 0)", value="disabled"),
-        Advice(text="or start one process per MIG instance, each with its own CUDA_VISIBLE_DEVICES=MIG-<uuid>"),
     ),
 )
 def mig_mode_limits(s: Snapshot, p: Params) -> Iterator[Evidence]:
@@ -107,12 +113,19 @@ def mig_mode_limits(s: Snapshot, p: Params) -> Iterator[Evidence]:
         raise NotApplicable("the job is one process")
     yield from each(
         s,
-        lambda gpu: _OF_OTHERS if gpu.index in others else gpu.mig,
-        lambda _, on: on,
-        lambda on: "MIG on" if on else "MIG off",
+        lambda gpu: _OF_OTHERS if gpu.index in others else _mig_state(gpu),
+        lambda _, state: state != "MIG off",
+        str,
         "MIG off",
         "nvmlDeviceGetMigMode",
     )
+
+
+def _mig_state(gpu: Gpu) -> Fact[str]:
+    if isinstance(gpu.mig, Missing):
+        return gpu.mig
+    number = known(gpu.mig_instances, 0) if gpu.mig else 0
+    return f"MIG {'on' if gpu.mig else 'off'}" + (f", {counted(number, 'instance')}" if number else "")
 
 
 _OF_OTHERS = Missing(Why.ABSENT, "nvmlDeviceGetMigMode", "CUDA_VISIBLE_DEVICES leaves it out")

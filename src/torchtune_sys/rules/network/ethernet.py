@@ -294,12 +294,20 @@ def _jumbo(s: Snapshot) -> str:
     return _CLOUD_MTU.get(inside, "9000")
 
 
+_KEPT = Advice(
+    text="make it last where the interface is configured: nmcli connection modify CONNECTION mtu 9000 (NetworkManager), mtu: 9000 (netplan), "
+    "MTUBytes=9000 under [Link] of its .network file (systemd-networkd), MTU=9000 in its /etc/sysconfig/network/ifcfg file (wicked), "
+    "mtu 9000 in /etc/network/interfaces (ifupdown); ip link set is gone after a restart"
+)
+"""Sources: nm-settings-nmcli(5), netplan-yaml(5), systemd.network(5), ifcfg(5) of wicked, interfaces(5)."""
+
+
 @rule(
     id="ethernet-mtu-small",
     title="The MTU is 1500 on a fast Ethernet network between hosts",
     severity=Severity.ADVICE,
     applies=several_hosts,
-    fix=(Advice(text="set MTU 9000 on the interface and on every switch port between the hosts"),),
+    fix=(Advice(text="set MTU 9000 on the interface and on every switch port between the hosts"), _KEPT),
 )
 def ethernet_mtu_small(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """NCCL's or Gloo's data goes over TCP on a link of 25 Gb/s or more whose MTU is 1500 or less; or by RoCE over ports of 100 Gb/s or more whose interfaces

@@ -39,6 +39,7 @@ def command(**options: Any) -> int:
     """Print the environment variables that a job should have on this host, each with its reason."""
     from torchtune_sys.cli.pipeline import judged
     from torchtune_sys.cli.take_snapshot import host_of
+    from torchtune_sys.model.values import Missing
     from torchtune_sys.probes.plan_context import allocators
     from torchtune_sys.remediation.plan.job import variables
     from torchtune_sys.render import as_json
@@ -54,7 +55,8 @@ def command(**options: Any) -> int:
     if found or options["output"]:  # what reads the file should find it
         give(job.FORMS[options["format_"]](found), options["output"])
     if not found and not unread:
-        tell("nothing to set: the session's environment is fine as it is")
+        unseen = isinstance(seen.session, Missing) or isinstance(seen.session.env, Missing)
+        tell("nothing to set" if unseen else "nothing to set: the session's environment is fine as it is")
     return unread
 
 

@@ -55,7 +55,7 @@ Prints nothing if no change in the plan needs the file.
     @shared.command(name, common=COMMON, help=f"Print {path}: {what}, byte for byte as apply writes it.", epilog=epilog)
     @plan_options
     def command(**options: Any) -> int:
-        return _print(path, holds, options)
+        return _print(path, then, holds, options)
 
     return command
 
@@ -87,7 +87,7 @@ def undecided(found: Planned, options: dict[str, Any], concerns: Callable[[str],
     ]
 
 
-def _print(path: str, holds: Callable[[Action], bool], options: dict[str, Any]) -> int:
+def _print(path: str, then: str, holds: Callable[[Action], bool], options: dict[str, Any]) -> int:
     """Say on stderr where the file belongs, or that there is nothing to write."""
     from torchtune_sys.cli.planning import planned
     from torchtune_sys.cli.selection import status_of_looks
@@ -97,7 +97,7 @@ def _print(path: str, holds: Callable[[Action], bool], options: dict[str, Any]) 
     content = next((file.content for file in plan.files if file.path == path), "")
     if content:
         give(content, options["output"])
-        tell(f"for {path}")
+        tell(f"for {path}: {' '.join(then.split())}")
     unread = status_of_looks(found.results, holds)
     if not tell_left_out(undecided(found, options, lambda written: written == path)) and not content and not unread:
         tell(f"nothing to write to {path}: no change in the plan needs it")
@@ -121,7 +121,7 @@ limits = _command(
     "limits",
     plan_context.LIMITS_FILE,
     "resource limits of logins",
-    "The limits take effect at the next login. Services never read the file (use\ngenerate systemd --unit).",
+    "The limits take effect at the next login. Services never read the file (use\ngenerate systemd --unit), nor do Slurm's daemon and containers (--ulimit memlock=-1).",
     lambda action: isinstance(action, Limit),
 )
 modprobe = _command(
