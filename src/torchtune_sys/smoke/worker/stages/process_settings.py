@@ -79,7 +79,7 @@ def _settings_are_defaults(here: RankContext) -> None:
         found.append(
             "torch computes with %d threads, of which %d can run at once (set_num_threads)" % (threads, CPUS_BEFORE_TORCH)
         )
-    lowered = _what_lowers_products()
+    lowered = _what_lowers_products() or (_what_lowers_onednn() if here.kind == "cpu" else "")
     if lowered:
         found.append("products of float32 may be computed with fewer bits (%s)" % lowered)
     if found:
@@ -179,6 +179,15 @@ def _what_lowers_products() -> str:
         return _newer_name_that_lowers()
     allowed = told == "high" and os.environ.get("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "") not in ("", "0")
     return "" if allowed or told == "highest" else "set_float32_matmul_precision: %s" % told
+
+
+def _what_lowers_onednn() -> str:
+    """Return the variable by which oneDNN rounds float32 before it multiplies, where the processor has products of that kind (oneDNN, "Primitive Attributes: floating-point math mode")."""
+    for name in ("ONEDNN_DEFAULT_FPMATH_MODE", "DNNL_DEFAULT_FPMATH_MODE"):
+        told = os.environ.get(name, "")
+        if told.lower() in ("bf16", "f16", "tf32", "any"):
+            return "oneDNN's, by %s=%s" % (name, told)
+    return ""
 
 
 def _newer_name_that_lowers() -> str:
