@@ -168,7 +168,8 @@ def test_no_way_through_the_kernel_s_directories_leads_to_a_file_of_root_s(scene
     shared = scene.alice.link(Path("/dev/shm") / str(uuid.uuid4()), own / "conf")
     try:
         for place in (*(f"{way}{own}/conf" for way in ("/proc/self/root", "/proc/..", "/sys/..", "/dev/..")), str(shared)):
-            assert Path(place).read_text()
+            if place != str(shared) or Path("/proc/sys/fs/protected_symlinks").read_text().strip() == "0":
+                assert Path(place).read_text()
             assert "S3CRET" not in as_root("record", NCCL_CONF_FILE=place, **caller).stdout, place
     finally:
         shared.unlink()

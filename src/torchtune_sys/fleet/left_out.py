@@ -44,6 +44,7 @@ LEFT_OUT: dict[str, str] = {
     "python.ptxas": "only words a fix",
     "python.entries_gone": "follows from the paths that are searched",
     "python.bitsandbytes_builds": "follows from a version that is compared",
+    "driver.nvidia_devices": "those of the devices of the bus, which are compared",
     "driver.wsl_without_cuda": "what Windows hands on to a guest; check judges it",
     "driver.libraries_apart": "follows from versions that are compared",
     "driver.nouveau_barred": "of a host whose nouveau is loaded, which is compared",
