@@ -128,6 +128,11 @@ def test_no_driver_inside_wsl() -> None:
     seen = msgspec.structs.replace(seen, system=hosts.change(seen.system, hypervisor="wsl2"))
     found = plan(seen, InstallOptions())
     assert "Windows" in found.refused[0].way and not [item for item in found.steps if item.key != "torch"]
+    unseen = bare([])
+    assert not [note for note in plan(unseen, InstallOptions()).notes if "/dev/dxg" in note]
+    unseen = msgspec.structs.replace(unseen, driver=hosts.change(unseen.driver, wsl=True))
+    found = plan(unseen, InstallOptions())
+    assert found.wheel is not None and found.wheel.build == "cpu" and [note for note in found.notes if "/dev/dxg" in note]
 
 
 @pytest.mark.parametrize(

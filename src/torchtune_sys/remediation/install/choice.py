@@ -8,6 +8,7 @@ from torchtune_sys.knowledge import install as known
 from torchtune_sys.model.install import Driver, InstallOptions, InstallRefused, Wheel
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing
+from torchtune_sys.model.values import known as known_value
 from torchtune_sys.model.version import Version, version
 from torchtune_sys.remediation.install import branch, builds, rocm
 from torchtune_sys.remediation.install.branch import current_driver
@@ -41,7 +42,15 @@ def choose(s: Snapshot, options: InstallOptions) -> InstallChoice:
         return _for_nvidia(s, options, python, place)
     if not options.cpu and is_amd(s):
         return _for_amd(s, options, python, place)
-    return _choice(python, builds.choose(place, options.torch, cpu=True))
+    chosen = _choice(python, builds.choose(place, options.torch, cpu=True))
+    of_windows = not options.cpu and not isinstance(s.driver, Missing) and known_value(s.driver.wsl, False)
+    return msgspec.structs.replace(chosen, notes=(_UNSEEN,)) if of_windows else chosen
+
+
+_UNSEEN = (
+    "Windows gives this WSL guest a GPU (/dev/dxg), and nothing tells which: torch is for the CPU. With NVIDIA's driver in Windows run this in the "
+    "guest again, or describe it: --system, --gpu NAME"
+)
 
 
 def _choice(python: Interpreter, chosen: Wheel | InstallRefused, driver: Driver | None = None) -> InstallChoice:
