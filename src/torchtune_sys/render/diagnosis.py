@@ -34,16 +34,7 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
         by = f" ({whose})" if whose else ""
         yield line(
             f"{clean(error.source)}:{error.line}{by}: {cut(error.text, _ERROR)}",
-            label=(
-                "stopped"
-                if error.ask and error.program == "python"
-                else "told"
-                if error.ask
-                else "in program"
-                if error.fix
-                else "not known",
-                "warning",
-            ),
+            label=(_kind(error), "warning"),
             indent=2,
             hang=13,
         )
@@ -82,12 +73,22 @@ def _others(value: Diagnosis) -> Iterator[Line]:
         yield line(f"of {_named(value.unheard)}: give the logs of these, too", label=("no line", "dim"), indent=2, hang=13)
 
 
+_STOPPED = "stopped"
+
+
+def _kind(error: Unexplained) -> str:
+    """Return in a word what an error without a cause is: where somebody interrupted the program, what somebody tells, a mistake of the program, or not known."""
+    if error.ask:
+        return _STOPPED if error.program == "python" else "told"
+    return "in program" if error.fix else "not known"
+
+
 def _headline(value: Diagnosis) -> str:
     if value.causes:
         return _first(value.causes)
     if value.unexplained:
         where = "".join(f", {each}" for each in _where(value.unexplained[0]))
-        if value.unexplained[0].ask and value.unexplained[0].program == "python":
+        if _kind(value.unexplained[0]) == _STOPPED:
             return f"interrupted by somebody{where}: no error of a program stands before it"
         if value.unexplained[0].ask:
             return "cause not known: somebody tells that something fails, but no line of a program says what"
