@@ -20,8 +20,8 @@ from torchtune_sys.evidence import read
 from torchtune_sys.host.environment import NAMES, PREFIXES
 from torchtune_sys.host.input.opening import PastedText, open_input
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
-from torchtune_sys.host.scrubbed import ScrubbedHost
-from torchtune_sys.host.secrets.filter import may_hold_secrets, scrubbed, scrubbed_file
+from torchtune_sys.host.scrubbed import ScrubbedHost, may_hold_secrets
+from torchtune_sys.host.secrets.filter import scrubbed, scrubbed_file
 from torchtune_sys.host.secrets.values import HIDDEN
 from torchtune_sys.model import codec
 

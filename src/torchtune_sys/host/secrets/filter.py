@@ -1,6 +1,6 @@
 r"""Take passwords, tokens and keys out of what a host says, where it is read: what is never read is in no output.
 
-In this order: what can hold none passes as it is (:func:`may_hold_secrets`, arguments of the kernel by name); then what has the
+In this order: what can hold none passes as it is (``host/scrubbed.py``, arguments of the kernel by name); then what has the
 name or the shape of a secret goes; last what looks like one by chance alone, long words of mixed letters and digits.
 
 >>> scrubbed("srun --api-key abc123 --lr 3e-4"), scrubbed("pull https://joe:pw@hub/x")
@@ -35,41 +35,6 @@ from torchtune_sys.host.secrets.words import (
     may_be_in_pieces,
 )
 from torchtune_sys.model.patterns import pattern
-
-_OF_PEOPLE_IN_SYS = ("/ifalias", "/node_desc", "/backing_file")
-_OF_PEOPLE_IN_PROC = ("cmdline", "mounts", "swaps")
-_OF_A_PROCESS = ("mounts", "mountinfo", "cmdline", "environ")
-_DISTRIBUTIONS_OWN = (
-    *(f"{usr}/{lib}/" for usr in ("", "/usr") for lib in ("lib", "lib32", "lib64", "libx32")),
-    *("/usr/share/", "/usr/include/", "/usr/src/", "/boot/config-", "/etc/ld.so", "/etc/os-release", "/etc/alternatives/"),
-    *(f"/var/lib/{name}/" for name in ("dpkg", "rpm", "pacman", "dkms")),
-)
-_PROGRAMS_OWN = (".dist-info/", ".egg-info/", "/site-packages/", "/dist-packages/", "/torchtune-sys/proof")
-"""Of packages, and of this tool the proofs of the smoke test: figures and digests, and nothing of their text is shown (smoke/proof.py)."""
-_OF_BUILDERS = ("/direct_url.json", "/torch/version.py")
-"""What whoever built or installed a package wrote there; the rest came with the package."""
-
-
-def may_hold_secrets(path: str) -> bool:
-    """Return whether people, or programs on their behalf, wrote the text of this file: the kernel, the distribution and packages hold none.
-
-    >>> may_hold_secrets("/sys/class/net/eth0/mtu"), may_hold_secrets("/proc/meminfo"), may_hold_secrets("/usr/lib/os-release")
-    (False, False, False)
-    >>> may_hold_secrets("/var/lib/torchtune-sys/proof.json"), may_hold_secrets("/home/ada/.local/state/torchtune-sys/proof-n7.json")
-    (False, False)
-    >>> may_hold_secrets("/proc/cmdline"), may_hold_secrets("/proc/self/mountinfo"), may_hold_secrets("/root/.nccl.conf")
-    (True, True, True)
-    """
-    if path.startswith("/sys/"):
-        return path.endswith(_OF_PEOPLE_IN_SYS)
-    if path.startswith("/proc/"):
-        first, _, rest = path[len("/proc/") :].partition("/")
-        of_process = first in ("self", "thread-self") or first.isdecimal()
-        return first in _OF_PEOPLE_IN_PROC if not rest else of_process and rest in _OF_A_PROCESS
-    if path.startswith(_DISTRIBUTIONS_OWN):
-        return False
-    return path.endswith(_OF_BUILDERS) or not any(part in path for part in _PROGRAMS_OWN)
-
 
 _TOKEN = pattern("|".join(shape for shape, _, _ in SHAPES))
 
