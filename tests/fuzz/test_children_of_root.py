@@ -1,4 +1,4 @@
-"""What a child that root starts as another user keeps of root's, and how children are started, spoken to and ended (docs/security.md, "Twenty-fifth look")."""
+"""What a child that root starts as another user keeps of root's, and how children are started, spoken to and ended (docs/attacks.md)."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ from torchtune_sys.rules import by_id
 
 @pytest.mark.sampled(20)
 @pytest.mark.parametrize("row", newer_tools.ALL, ids=lambda row: row[0])
-def test_a_secret_of_the_sixteenth_list(row: tuple[str, str, str]) -> None:
+def test_a_secret_of_a_newer_tool(row: tuple[str, str, str]) -> None:
     _name, text, secret = row
     plain = text.replace("@", secret, 1).replace("%", "@")
     assert [told for form in written(plain) if secret in (told := scrubbed(form))] == []

@@ -1,4 +1,4 @@
-"""Inputs without an end: a line, a list of nodes, an answer, brackets of no document (docs/security.md, "Fourteenth look")."""
+"""Inputs without an end: a line, a list of nodes, an answer, brackets of no document (docs/attacks.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names that are not whose they seem: of a daemon, a socket, an interpreter, a file of secrets (docs/security.md, "Thirteenth look")."""
+"""Names that are not whose they seem: of a daemon, a socket, an interpreter, a file of secrets (docs/attacks.md)."""
 
 from __future__ import annotations
 
@@ -102,7 +102,7 @@ KNOWN_TO_COME_OUT = ("Vast",)
 
 
 @pytest.mark.parametrize("row", clusters.ALL, ids=lambda row: row[0])
-def test_a_secret_of_the_thirteenth_list(row: tuple[str, str, str]) -> None:
+def test_a_secret_that_clusters_write(row: tuple[str, str, str]) -> None:
     name, text, secret = row
     plain, secret = text.replace("@", secret, 1).replace("%", "@").replace("\0", "%"), secret.replace("\0", "%")
     assert secret in plain

@@ -1,4 +1,4 @@
-"""What the kernel lets the owner of a file do to who opens or executes it (docs/security.md, "Twenty-second look")."""
+"""What the kernel lets the owner of a file do to who opens or executes it (docs/attacks.md)."""
 
 from __future__ import annotations
 

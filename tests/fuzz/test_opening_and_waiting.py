@@ -1,4 +1,4 @@
-"""What the mere opening of a file does, whose it is by the time that it is opened, and how a child ended that nobody was told of: of the twenty-seventh look."""
+"""What the mere opening of a file does, whose it is by the time that it is opened, and how a child ended that nobody was told of (docs/attacks.md)."""
 
 from __future__ import annotations
 

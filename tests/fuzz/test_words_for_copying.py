@@ -132,7 +132,7 @@ KNOWN_TO_COME_OUT = ("Infisical", "ModelScope, alone")
 
 @pytest.mark.sampled(40)
 @pytest.mark.parametrize("row", newer_issuers.ALL, ids=lambda row: row[0])
-def test_a_secret_of_the_fifteenth_list(row: tuple[str, str, str]) -> None:
+def test_a_secret_of_a_newer_issuer(row: tuple[str, str, str]) -> None:
     name, text, secret = row
     plain, secret = text.replace("@", secret, 1).replace("%", "@").replace("\0", "%"), secret.replace("\0", "%")
     assert secret in plain

@@ -1,4 +1,4 @@
-"""What a node tells in a line of ``diagnose --symptoms``, and files that are named by a pattern (docs/security.md, "Twenty-third look")."""
+"""What a node tells in a line of ``diagnose --symptoms``, and files that are named by a pattern (docs/attacks.md)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a user makes the kernel log, what a node says of others, and other attacks of the list ``eleventh_look.md``."""
+"""What a user makes the kernel log, what a node says of others, and what reads archives and answers of fleets (docs/attacks.md)."""
 
 from __future__ import annotations
 

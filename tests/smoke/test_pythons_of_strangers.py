@@ -1,4 +1,4 @@
-"""What another user makes of the Python that root examines, trains with and gives a time (docs/security.md, "Twenty-first look")."""
+"""What another user makes of the Python that root examines, trains with and gives a time (docs/attacks.md)."""
 
 from __future__ import annotations
 

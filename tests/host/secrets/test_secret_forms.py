@@ -72,7 +72,7 @@ LIKE_THEM = (
     ("key in words", "Master Key 2 = @", traces.HEX),
     ("Mosquitto, file", "mosquitto_passwd -b /etc/m joe @", H),
 )  # fmt: skip
-"""Of the same classes as those of the twelfth look, written after its mends."""
+"""Of the same classes as those before, written after these were mended."""
 STILL_OUT = ("CSV",)
 IN_PLACES = {row[0]: row[1:] for row in (*OPENED, *traces.ALL, *clouds.ALL, *LIKE_THEM) if row[0] not in (*LEFT, *STILL_OUT)}
 

@@ -1,4 +1,4 @@
-"""Secrets of which no line holds more than a piece (docs/security.md, "Twenty-second look", row 7)."""
+"""Secrets of which no line holds more than a piece (docs/attacks.md)."""
 
 from __future__ import annotations
 
