@@ -1,7 +1,8 @@
-"""Names that users put into the kernel's tables of mounts and control groups, and into its log (docs/security.md, "Twenty-sixth look")."""
+"""Names that users put into the kernel's tables of mounts and control groups, and into its log (docs/attacks.md)."""
 
 from __future__ import annotations
 
+import io
 import os
 import runpy
 import subprocess
@@ -12,8 +13,11 @@ import pytest
 
 from fuzz.target import TESTS
 from fuzz.test_lying_file_systems import STUB, shown_as_root_s
+from torchtune_sys.diagnosis.diagnose import diagnose
 from torchtune_sys.formats.kernel_log import telling
 from torchtune_sys.host.children import examined
+from torchtune_sys.host.input.collection import InputText
+from torchtune_sys.host.input.excerpts import excerpt
 from torchtune_sys.host.live_queries.load import unit_of
 from torchtune_sys.host.trust import distrust
 from torchtune_sys.model.values import Missing
@@ -110,3 +114,32 @@ def test_no_sign_in_a_name_begins_a_message_of_the_kernel_s(sign: str, head: str
     line = f"{head}x[77]: segfault at 0 ip 0 sp 0 error 4 in a{sign}{head}NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus.[1+1]"
     assert telling(f"{head}usb 1-1: new device\n{line}\n") == [line]
     assert telling(f"login: \r{line}\r\n") == [line]
+
+
+FALLEN = "NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus."
+HEADS = (
+    "[    5.100000] ",
+    "Nov 30 20:00:00 n7 kernel: [    5.100000] ",
+    "Nov 30 20:00:00 n7 kernel: ",
+    "2026-11-30T20:00:00+0000 n7 kernel: ",
+)
+MESSAGES = (
+    "x[77]: segfault at 0 ip 0 sp 0 error 4 in {}[7f0000+1000]",
+    "traps: x[77] general protection fault ip:7f sp:7f error:0 in {}[7f0000+1000]",
+    "Memory cgroup stats for /{}: cache:0KB",
+    "tmpfs: Unknown parameter '{}'",
+)  # fmt: skip
+
+
+def causes_of(text: str) -> set[str]:
+    found = diagnose([InputText(name="dmesg", excerpt=excerpt(io.BytesIO(text.encode())))])
+    return {each.cause for each in found.causes}
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+@pytest.mark.parametrize("head", HEADS)
+@pytest.mark.parametrize("sign", " \r\v\f\x1c\x85\u2028")
+def test_no_name_in_a_log_that_is_diagnosed_is_a_cause(sign: str, head: str, message: str) -> None:
+    own, crash = f"{head}{FALLEN}", f"{head}{message.format(f'a{sign}{head}{FALLEN}')}"
+    assert causes_of(f"{head}usb 1-1: new device\n{crash}\n") == set()
+    assert causes_of(f"{crash}\n{own}\n") == {"gpu-fallen-off-bus"}, "what the kernel says beside it still counts"

@@ -115,6 +115,74 @@ def is_crash(line: str, start: int) -> bool:
     return any(words in line for words in (*_CRASHES, "User process fault: ")) and _CRASHED.match(line, start) is not None
 
 
+NAMES = (
+    "oom-kill:constraint=",
+    "Memory cgroup stats for ",
+    "Tasks in /",
+    "Task in /",
+    "fork rejected by pids controller in ",
+    "process '",
+    "nknown parameter '",
+    "mount option ",
+    "failed to resolve '",
+)
+"""What the kernel prints before names of control groups, programs, mount options and folders, which any user may choose (a user namespace lets
+them mount): another message, too (mm/oom_kill.c, mm/memcontrol.c, kernel/cgroup/pids.c, fs/exec.c, fs/fs_parser.c, mm/shmem.c until 5.4,
+fs/overlayfs). Names of tasks have 15 characters."""
+_OF_A_CRASH = pattern(
+    rf"(?:^|(?<=\] )|(?<=: ))(?:traps: )?(?!\[ *\d+\.\d{{6}}\])(?P<task>.{{1,16}}?)(?P<words>\[\d{{1,10}}\]:? (?:{'|'.join(_CRASHES)})(?:in \w{{1,40}} frame)?.*?)(?: in (?P<file>.*))?$",
+    re.DOTALL,
+)
+_ORDINARY = pattern(r"(?:lib[A-Za-z0-9]{1,20}|_C)?[a-z0-9_.:/+-]{0,80}(?:\[[0-9a-f]{1,16}[,+][^\]]{1,40}\].{0,60})?")
+"""A name of a task or a file as programs have them: no blank, no sign that a terminal acts upon, no error's name in large letters."""
+
+
+def pieces(text: str) -> list[str]:
+    """Return the lines of a text, of which a carriage return ends one, too; but not within a message in which the kernel repeats a name that some user
+    chose.
+
+    >>> pieces("50 %\\r60 %\\r\\nb"), pieces("x[7]: segfault at 0 in a\\r[ 5.1] NVRM: Xid")
+    (['50 %', '60 %', 'b'], ['x[7]: segfault at 0 in a\\r[ 5.1] NVRM: Xid'])
+    """
+    lines = text.replace("\r\n", "\n").split("\n")
+    return [piece for line in lines for piece in _pieces(line)] if "\r" in text else lines
+
+
+def _pieces(line: str) -> list[str]:
+    found = line.split("\r")
+    begun = next((at for at, each in enumerate(found) if _repeats_a_name(each)), len(found)) if len(found) > 1 else 1
+    return [*found[:begun], *filter(None, ["\r".join(found[begun:])])]
+
+
+def _repeats_a_name(message: str) -> bool:
+    start = message_start(message) if any(words in message for words in (*_CRASHES, *NAMES)) else None
+    return is_crash(message, start or 0) or (start is not None and any(name in message for name in NAMES))
+
+
+def without_names(text: str, line: str) -> str:
+    """Return what the kernel itself words of a message: without the names that some user chose, unless they are as those of programs are. ``line`` is the
+    whole line, with the stamp by which a message of the kernel's is known.
+
+    >>> without_names("python3[7]: segfault at 0 ip 0 sp 0 error 4 in libcuda.so.535[7f+1000]", "")
+    'python3[7]: segfault at 0 ip 0 sp 0 error 4 in libcuda.so.535[7f+1000]'
+    >>> without_names("x y[7]: segfault at 0 ip 0 sp 0 error 4 in a NVRM: Xid 79[7f+1000]", "")
+    '...[7]: segfault at 0 ip 0 sp 0 error 4 in ...'
+    >>> without_names("Memory cgroup stats for /a NVRM: Xid 79: cache:0KB", "[    5.100000] Memory …")
+    'Memory cgroup stats for ...'
+    """
+    if any(words in text for words in _CRASHES) and (found := _OF_A_CRASH.search(text)) is not None:
+        task, file = (name if name is None or _ORDINARY.fullmatch(name) else "..." for name in found.group("task", "file"))
+        return f"{text[: found.start('task')]}{task}{found['words']}" + ("" if file is None else f" in {file}")
+    name = next((name for name in NAMES if name in text), "")
+    if not name or _STAMPED.search(line[:_HEAD]) is None:
+        return text
+    head, _, rest = text.partition(name)
+    return f"{head}{name}{rest.split(' ', 1)[0] if name.endswith('=') else '...'}"
+
+
+_STAMPED = pattern(r"\[ {0,8}\d{1,12}\.\d{6}\] | kernel: ")
+
+
 _LINES_OF_A_MESSAGE = 40
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-from torchtune_sys.formats.kernel_log import is_crash, is_wall_clock, message_start, stamps, telling
+from torchtune_sys.formats.kernel_log import NAMES, is_crash, is_wall_clock, message_start, stamps, telling
 from torchtune_sys.formats.kernel_message_table import PCI, ROWS
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
 from torchtune_sys.model.values import Missing, Why
@@ -24,22 +24,6 @@ _NO_COUNT = 1_048_560
 IMAGES = r"(?:(?:sr|fd|loop|ram|zram|nbd|nullb|mtdblock)\d|mmcblk\d+(?:boot\d|rpmb))"
 """Devices whose errors speak against no disk of the host: drives without a medium, files that somebody mounted (images of containers), and the
 flash chips of boards and the boot areas of eMMC, which hold firmware (Linux drivers/mtd/mtdblock.c, drivers/mmc/core/block.c)."""
-
-
-_NAMES = (
-    "oom-kill:constraint=",
-    "Memory cgroup stats for ",
-    "Tasks in /",
-    "Task in /",
-    "fork rejected by pids controller in ",
-    "process '",
-    "nknown parameter '",
-    "mount option ",
-    "failed to resolve '",
-)
-"""What the kernel prints before names of control groups, programs, mount options and folders, which any user may choose (a user namespace lets
-them mount): another message, too (mm/oom_kill.c, mm/memcontrol.c, kernel/cgroup/pids.c, fs/exec.c, fs/fs_parser.c, mm/shmem.c until 5.4,
-fs/overlayfs). Names of tasks have 15 characters."""
 _LED = re.compile(r" *(?:[^\s'\"`=,/]{1,80} +){0,3}[^\s'\"`=,/]{0,80}")
 """What a driver or a part of the kernel puts before a message: its name, a device, ``BUG:``. The kernel uses more words, or a quotation mark,
 before it repeats what a user said."""
@@ -53,7 +37,7 @@ class _Line:
         start = message_start(text)
         self._start = start or 0
         self._is_stamped = start is not None
-        self._end = min((place + len(name) for name in _NAMES if (place := text.find(name)) >= 0), default=len(text))
+        self._end = min((place + len(name) for name in NAMES if (place := text.find(name)) >= 0), default=len(text))
         self.is_crash = is_crash(text, self._start)
 
     def search(self, pattern: str) -> re.Match[str] | None:

@@ -14,6 +14,7 @@ from typing import NamedTuple
 import msgspec
 
 from torchtune_sys.diagnosis.text import unwrapping
+from torchtune_sys.formats.kernel_log import without_names
 from torchtune_sys.formats.line_prefixes import PREFIXES_AT_MOST, prefix, repeated_heads
 
 
@@ -153,6 +154,7 @@ def _read(number: int, line: str, heads: frozenset[str], labels: unwrapping.Labe
             if value and (name not in fields or (name in ("rank", "task") and not found[0].startswith("[default"))):
                 fields[name] = value
         text = text[found.end() :]
+    text = without_names(text, line)
     nccl = _NCCL.match(text)
     if nccl is not None:
         fields.setdefault("host", nccl["host"])

@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, NamedTuple
 
+from torchtune_sys.formats.kernel_log import pieces
 from torchtune_sys.model import codec
 from torchtune_sys.model.patterns import pattern
 
@@ -204,7 +205,7 @@ def _of_json(line: str, value: Any) -> Iterable[str]:
     if isinstance(value, dict) and str(value.get("schema", "")).startswith(DIAGNOSIS):
         return ()  # what a bundle says of itself is no evidence
     if isinstance(value, (dict, list, str)):
-        found = [part for text in _texts(value, 0) for part in text.replace("\r", "\n").split("\n")]
+        found = [part for text in _texts(value, 0) for part in pieces(text)]
         if found:
             return found
     if line.count("\\n") >= _ESCAPED and (len(line) > _LONG or line.lstrip()[:1] in ('"', "{")):

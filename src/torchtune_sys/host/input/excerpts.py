@@ -9,6 +9,7 @@ from typing import Protocol
 
 import msgspec
 
+from torchtune_sys.formats.kernel_log import pieces
 from torchtune_sys.host.input.limits import (
     BUDGET_LIMIT,
     EXCERPT_LINES,
@@ -160,7 +161,7 @@ def _whole(data: bytes) -> Excerpt:
 
 
 def _decoded(data: bytes) -> str:
-    return data.decode("utf-8-sig", "replace").replace("\r\n", "\n").replace("\r", "\n")
+    return "\n".join(pieces(data.decode("utf-8-sig", "replace")))
 
 
 def _complaining(data: bytes, is_known: Callable[[bytes], bool]) -> set[tuple[int, int]]:

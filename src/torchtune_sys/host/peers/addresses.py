@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
+from typing import Any
 
+from torchtune_sys.host import threads
 from torchtune_sys.host.live_queries.network import interfaces
 from torchtune_sys.model.numbers import natural
 from torchtune_sys.model.values import Missing
@@ -14,19 +17,53 @@ _PATIENCE_S = 2.0
 _NO_HARDWARE_ADDRESS, _NO_ANSWER = "00:00:00:00:00:00", "0x0"
 WATCHED = 64
 """Interfaces that are looked at, the oldest first: hosts of containers have thousands, made later than their network card's."""
+TRIED = 64
+"""Addresses of a name that are told, and tried: an answer of a name service has 4,000 at most, a file of hosts any number."""
 OF_ONE_LINK = "fe80:"
 """How IPv6 addresses begin that name no host without an interface beside them (RFC 4291, 2.5.6): every interface has one."""
 _NO_CARRIER = ("down", "lowerlayerdown", "notpresent")
 
 
-async def _found(name: str) -> list[tuple[int, str]]:
-    """Return the addresses of a name in the order in which programs try them, each with its family; none if that is not given in time."""
-    asked = asyncio.get_running_loop().getaddrinfo(name, None, type=socket.SOCK_STREAM)
+async def resolved(name: str, patience_s: float | None = None) -> list[tuple[int, str]]:
+    """Return the addresses of a name in the order in which programs try them, each with its family. Raises OSError, also where they are not given in time.
+
+    A thread that is left behind asks: asyncio waits at the end for those that it starts, and a file of hosts may give a name ten thousand addresses, each of which
+    costs the C library time.
+    """
+    loop = asyncio.get_running_loop()
+    told: asyncio.Future[list[Any] | Exception] = loop.create_future()
+
+    def tell(found: list[Any] | Exception) -> None:
+        if not told.done():
+            told.set_result(found)
+
+    def ask() -> None:
+        found: list[Any] | Exception
+        try:
+            found = socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)
+        except (OSError, UnicodeError) as error:
+            found = error
+        with contextlib.suppress(RuntimeError):  # nobody waits any more
+            loop.call_soon_threadsafe(tell, found)
+
     try:
-        found = await asyncio.wait_for(asked, _PATIENCE_S)
-    except (OSError, UnicodeError, asyncio.TimeoutError):
-        return []
+        threads.start(ask)
+        found = await asyncio.wait_for(told, patience_s)
+    except asyncio.TimeoutError:
+        raise OSError(errno.ETIMEDOUT, f"no address of {name[:100]!r} in time") from None
+    except RuntimeError as error:
+        raise OSError(errno.EAGAIN, f"no thread could be started to ask for {name[:100]!r}") from error
+    if isinstance(found, Exception):
+        raise found
     return [(family, address) for family, *_rest, place in found if not (address := str(place[0])).startswith(OF_ONE_LINK)]
+
+
+async def _found(name: str) -> list[tuple[int, str]]:
+    """Return the same; none where they cannot be had."""
+    try:
+        return await resolved(name, _PATIENCE_S)
+    except (OSError, UnicodeError):
+        return []
 
 
 def family_of(address: str) -> int:
@@ -39,10 +76,10 @@ def family_of(address: str) -> int:
 
 
 async def addresses_of(name: str) -> tuple[str, ...]:
-    """Return the IPv4 addresses of a name, which NCCL prefers; those of IPv6 where it has no others; none if that is not given in time."""
+    """Return the IPv4 addresses of a name, which NCCL prefers; those of IPv6 where it has no others; none if that is not given in time. Of very many the first."""
     found = await _found(name)
     four = [address for family, address in found if family == socket.AF_INET]
-    return tuple(dict.fromkeys(four or [address for _family, address in found]))
+    return tuple(dict.fromkeys(four or [address for _family, address in found]))[:TRIED]
 
 
 async def unanswered_first(name: str, port: int) -> str:
@@ -71,8 +108,17 @@ def towards(name: str) -> str:
 
 def is_own(name: str) -> bool:
     """Return whether a name stands for an address of this host."""
-    found = asyncio.run(addresses_of(name))
-    return any(address.startswith("127.") or has_carrier(address) is not None for address in found)
+    return bool(asyncio.run(is_here(name)))
+
+
+async def is_here(name: str) -> bool | None:
+    """Return the same where this loop runs; None where the name stands for nothing, or this host does not tell its addresses."""
+    found = {address for _family, address in await _found(name)}
+    told = interfaces("", _PATIENCE_S)
+    if not found or isinstance(told, Missing):
+        return None
+    own = {entry.get("address") for each in told for entry in each["addresses"]}
+    return not found.isdisjoint(own) or any(address.startswith("127.") for address in found)
 
 
 def has_carrier(address: str) -> bool | None:

@@ -8,7 +8,7 @@ import socket
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from torchtune_sys.host.peers.addresses import addresses_of, family_of
+from torchtune_sys.host.peers.addresses import TRIED, family_of, resolved
 from torchtune_sys.host.peers.resolving import resolving
 
 _DRAWS = 8
@@ -72,9 +72,11 @@ async def listen(serve: Serve, port: int, backlog: int, **options: Any) -> tuple
 
 async def connect(name: str, port: int, limit: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """Connect to a host, by IPv4 where its name has such an address. Raises OSError."""
-    found = await addresses_of(name)
-    where = found[0] if len(found) == 1 else name  # to look it up again takes as long again
     with resolving(name):
+        found = await resolved(name)
+        four = [address for family, address in found if family == socket.AF_INET]
+        tried = [*dict.fromkeys(four or [address for _family, address in found])]
+        where = name if 1 < len(tried) <= TRIED else tried[0] if tried else name  # to look it up again takes as long again
         return await asyncio.open_connection(
-            where, port, family=family_of(found[0]) if found else 0, limit=limit, happy_eyeballs_delay=_NEXT_ADDRESS_S
+            where, port, family=family_of(tried[0]) if tried else 0, limit=limit, happy_eyeballs_delay=_NEXT_ADDRESS_S
         )

@@ -7,7 +7,7 @@ import contextlib
 import time
 from collections.abc import Callable, Mapping
 
-from torchtune_sys.host.peers.addresses import addresses_of, has_carrier, neighbours
+from torchtune_sys.host.peers.addresses import addresses_of, has_carrier, is_here, neighbours
 from torchtune_sys.host.peers.wire import Gone, Wire
 from torchtune_sys.preflight.joint import agents, judge, messages
 from torchtune_sys.preflight.joint.compared import compared
@@ -260,7 +260,7 @@ class Coordinator:
         }
         if missing and self.job.node == 0:
             meant = await addresses_of(self.job.master)
-            if meant and all(has_carrier(address) is None for address in meant):
+            if meant and await is_here(self.job.master) is False:
                 self.gathered.master_wrong = f"MASTER_ADDR={self.job.master} resolves to {', '.join(meant)}, which is not an address of the first node (this one, by its RANK)"
         for node in missing[:32] if self.job.names else ():
             self.gathered.resolved[node] = await addresses_of(self.job.names[node])
