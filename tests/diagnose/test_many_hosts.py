@@ -50,6 +50,32 @@ def test_one_host_that_says_something_else_than_the_others(shell: str, cause: st
     assert _first(alike) == ""
 
 
+PORTS = "".join(
+    f"n{at}: \t\tState: {'Down' if at == 2 else 'Active'}\nn{at}: \t\tRate: {10 if at == 2 else 400}\n" for at in range(1, 5)
+)
+COMPLETIONS = "".join(
+    f"n{at}:41:50 [3] transport/net_ib.cc:1238 NCCL WARN NET/IB : Got completion from peer n{peer}<51606> with error 12, opcode 0, len 0, vendor err 129 (Recv)\n"
+    for at, peer in ((1, 2), (3, 2))
+)
+
+
+def test_a_port_without_a_link_has_no_slow_one() -> None:
+    assert "narrow-link" not in {each.cause for each in _said(PORTS).causes}
+
+
+@pytest.mark.parametrize(
+    ("text", "hosts"),
+    [
+        (COMPLETIONS, ("n2",)),
+        (COMPLETIONS.split("\n")[0], ("n1",)),
+        (COMPLETIONS + COMPLETIONS.replace("n1:", "n2:").replace("peer n2", "peer n1"), ("n1", "n2", "n3")),
+    ],
+    ids=["two name one", "one names one", "each names another"],
+)
+def test_transfers_failed_to_the_peer_that_several_hosts_name(text: str, hosts: tuple[str, ...]) -> None:
+    assert _said(text).causes[0].hosts == hosts
+
+
 def test_bridges_of_containers_may_differ() -> None:
     lines = ["n{0}: 3: docker0: <UP> mtu {1} qdisc", "n{0}: 1: lo: <LOOPBACK,UP> mtu {1} qdisc"]
     assert _first("\n".join(line.format(at, 1000 + at) for line in lines for at in (1, 2, 3))) == ""

@@ -67,7 +67,7 @@ def diagnose(found: Iterable[Found], budget: MemoryBudget | None = None, compare
         given.take(item)
     lines, own = file_names.attributed(given.lines, given.symptoms)
     own = barriers.of_reached_port(process_exits.without_consequences(own, lines), lines)
-    symptoms = [*own, *_across_sources(lines, given.dumps)]
+    symptoms = [*peers.at_the_one_named(own), *_across_sources(lines, given.dumps)]
     symptoms, heard = outlived.without(_without_own_doing(symptoms, lines), lines)
     symptoms, heard = _without_recovered(symptoms, heard, given)
     errors_but_for = unexplained.Asked(heard).but_for

@@ -80,6 +80,8 @@ _CAUSES = {
 }  # fmt: skip
 _ONE_SIDED = ("NCCL_IB_DISABLE", "NCCL_NET")
 """Variables that choose the network: a node that alone has one takes another network than the others."""
+_STATE = re.compile(r"\s*State: (Active|Down|Initializing|Armed)\b")
+"""Of a port, as ibstat says it before the rate: without a link that is the slowest that there is, and says nothing of the port."""
 _LONGEST, _NODES, _KINDS = 400, 256, 64
 _PLACES = {
     "module": "nvidia-smi",
@@ -134,8 +136,11 @@ def symptoms_of(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[Symptom]:
     hosts: set[str] = set()
     for source, part in lines.items():
         whole = [replace(pieces[0], text=text) for pieces, text in joined(part)]
+        down: set[str] = set()
         for line in (*whole, *part):
-            if line.host and any(word in line.text for word in _WORDS):
+            if line.host and (state := _STATE.match(line.text)) is not None:
+                (down.discard if state[1] == "Active" else down.add)(line.host)
+            if line.host and any(word in line.text for word in _WORDS) and not (line.host in down and "ate:" in line.text):
                 hosts.add(line.host)
                 _take(source, line, first)
         _take_answers(source, part, first)

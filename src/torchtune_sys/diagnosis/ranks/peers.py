@@ -86,6 +86,27 @@ def gone(lines: Mapping[str, Sequence[LogLine]]) -> tuple[int, ...]:
     return silent if len(silent) == 1 else ()
 
 
+def at_the_one_named(symptoms: Sequence[Symptom]) -> list[Symptom]:
+    """Return the symptoms; where several hosts name one peer in a failed transfer, and it names none, they are the peer's and not theirs."""
+    named = [
+        (host.partition(".")[0], found[1].partition(".")[0])
+        for each in symptoms
+        if (host := each.line.host) and (found := _COMPLETION.search(each.line.text[:_LONGEST])) is not None
+    ]
+    by_peer = {peer: {host for host, other in named if other == peer} for _, peer in named}
+    alone = {peer for peer, hosts in by_peer.items() if len(hosts) >= _TWO and peer not in {host for host, _ in named}}
+    return [
+        replace(each, line=replace(each.line, host=found[1], rank=None), ranks=())
+        if (found := _COMPLETION.search(each.line.text[:_LONGEST])) is not None and found[1].partition(".")[0] in alone
+        else each
+        for each in symptoms
+    ]
+
+
+_COMPLETION = pattern(r"Got completion from peer ([A-Za-z][\w.-]{0,99})<")
+"""Of NCCL, src/transport/net_ib.cc; an address is not known by its host."""
+
+
 def own_errors(lines: Mapping[str, Sequence[LogLine]]) -> Iterator[tuple[str, LogLine]]:
     """Yield the errors of ranks that are not of a peer or of a connection, each with its source."""
     for source, part in lines.items():

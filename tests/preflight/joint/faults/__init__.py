@@ -135,8 +135,7 @@ def delayed(made: Cluster, node: int, *figures: float) -> dict[str, Any]:
     outer = f"jd{os.getpid() % 10000}"
     script = Path(__file__).parents[1] / "delay_link.py"
     words = [sys.executable, str(script), outer, made.bridge, made.space(node), "eth0", *map(str, figures or (0.01,))]
-    child = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
-    made.stack.callback(child.wait)
+    child = made.stack.enter_context(subprocess.Popen(words, stdout=subprocess.PIPE, text=True))
     made.stack.callback(child.kill)
     assert child.stdout is not None
     assert child.stdout.readline() == "ready\n"
