@@ -49,3 +49,7 @@ def test_a_wheelhouse_is_installed_once_and_replaced_by_an_older_one(work: Path,
     (module,) = (tmp_path / "own/venv/lib").glob("python*/site-packages/torchtune_sys.py")
     assert "0.1" in module.read_text(), "the wheel of the newer release still lies there"
     assert (place / "tool").resolve().name == "torchtune-sys"
+    for version in ("0.9", "0.10rc1", "0.10"):
+        wheel(tmp_path / "several", version)
+    assert play("several").status == 0
+    assert "0.10'" in module.read_text(), "0.9 was taken for the newest, since 9 sorts after 1"

@@ -23,7 +23,7 @@ from driven import HOSTS, run
 def test_status(host: str, select: str, status: int) -> None:
     done = run("plan", "--from", str(HOSTS / f"{host}.json"), "--select", select)
     assert done.returncode == status, done.stdout + done.stderr
-    assert (f"not judged: {select}: " in done.stderr) == (status == 3)
+    assert (f"could not be checked: {select}: " in done.stderr) == (status == 3)
     assert "cannot train" not in done.stderr
 
 
@@ -68,7 +68,9 @@ def test_a_plan_without_facts_is_no_answer(command: str) -> None:
     """ "Nothing to change", and exit 0, were said of a host of which nothing had been read in time."""
     selected = () if "--select" in command else ("--select", "sysctl")
     done = run(*command.split(), *selected, "--timeout", "0.0001")
-    assert done.returncode == 3 and "not judged: " in done.stderr and "not read within" in done.stderr, done.stdout + done.stderr
+    assert done.returncode == 3 and "could not be checked: " in done.stderr and "not read within" in done.stderr, (
+        done.stdout + done.stderr
+    )
     assert not re.search("nothing to change|nothing to write", done.stdout.partition("\n")[0] + done.stderr), (
         done.stdout + done.stderr
     )
@@ -82,7 +84,7 @@ def test_variables_that_need_facts_which_were_not_read_are_not_fine() -> None:
 @pytest.mark.parametrize("form", ["kernel-args", "limits", "modprobe", "tmpfiles", "udev", "systemd", "systemd --unit train"])
 def test_facts_that_a_form_does_not_need_are_not_missed(form: str) -> None:
     done = run("generate", *form.split(), "--select", "sysctl", "--timeout", "0.0001")
-    assert done.returncode == 0 and "not judged" not in done.stderr, done.stderr
+    assert done.returncode == 0 and "could not be checked" not in done.stderr, done.stderr
 
 
 @pytest.mark.parametrize(("command", "only"), [("plan", ""), ("apply --dry-run", ""), ("apply --dry-run", "swappiness-high")])
@@ -100,5 +102,24 @@ def test_what_a_paste_lacks_is_told_in_one_line(tmp_path: Path) -> None:
         "$ free -m\n               total        used        free      shared  buff/cache   available\nMem:  515000  11000  440000  1000  52000  488000\nSwap:  0  0  0\n"
     )
     done = run("plan", "--from", str(tmp_path / "paste.txt"))
-    lines = [line for line in done.stderr.splitlines() if "not judged: " in line]
+    lines = [line for line in done.stderr.splitlines() if "could not be checked: " in line]
     assert done.returncode == 3 and len(lines) <= 2 and lines[0].endswith("more: not in the report"), done.stderr
+
+
+@pytest.mark.parametrize(
+    ("form", "host", "rule"),
+    [
+        ("kernel-args", "iommu-translates-gpu-traffic.unknown", "iommu-translates-gpu-traffic"),
+        ("modprobe", "uvm-hmm-stops-cuda.unknown", "uvm-hmm-stops-cuda"),
+        ("limits", "nofile-limit-too-low.unknown", "nofile-limit-too-low"),
+        ("tuned", "swappiness-high.unknown", "swappiness-high"),
+        ("script", "swappiness-high.unknown", "swappiness-high"),
+    ],
+)
+def test_what_could_not_be_checked_is_not_said_to_need_nothing(form: str, host: str, rule: str) -> None:
+    """ "The plan needs no kernel argument" was said of a rule that had not been judged."""
+    done = run("generate", form, "--from", str(HOSTS / f"{host}.json"), "--select", rule)
+    assert f"could not be checked: {rule}: " in done.stderr, done.stderr
+    assert not re.search("needs no|nothing to write|no change in the plan|does nothing", done.stderr)
+    well = run("generate", form, "--from", str(HOSTS / "healthy.json"), "--select", rule)
+    assert well.returncode == 0 and "could not be checked" not in well.stderr

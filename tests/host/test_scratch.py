@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import stat
+import subprocess
+import sys
 import tempfile
 from pathlib import Path
 
@@ -114,3 +116,52 @@ def test_a_nameless_file_where_there_is_none_in_memory(there: bool, monkeypatch:
     with scratch.nameless("folder/smoke.py", "print(1)\n") as handle:
         assert Path(f"/proc/self/fd/{handle}").read_text() == "print(1)\n"
         assert list(tmp_path.iterdir()) == [] and os.fstat(handle).st_nlink == 0
+
+
+_HOLDER = "import sys, time\nfrom torchtune_sys.host import scratch\nwith scratch.directory(sys.argv[1]) as made:\n print(made, flush=True)\n time.sleep(60)\n"
+
+
+def _held(place: Path) -> tuple[subprocess.Popen[str], Path]:
+    holder = subprocess.Popen([sys.executable, "-c", _HOLDER, str(place)], stdout=subprocess.PIPE, text=True)
+    assert holder.stdout is not None
+    made = Path(holder.stdout.readline().strip())
+    (made / "checkpoint").write_text("x")
+    return holder, made
+
+
+def _kill(holder: subprocess.Popen[str]) -> None:
+    holder.kill()
+    holder.communicate(timeout=10)
+
+
+def test_what_a_killed_run_left_is_removed_at_the_next_start_and_nothing_else(tmp_path: Path) -> None:
+    """Each run that SIGKILL ended left its folder for good."""
+    killed, lived, young = (_held(tmp_path) for _ in range(3))
+    strange = tmp_path / lived[1].name.rpartition("-")[0].replace("-", "_")
+    strange.mkdir()
+    link = tmp_path / f"{killed[1].name}x"
+    link.symlink_to(strange)
+    try:
+        for holder, made in (killed, lived):
+            os.utime(made, (0, 0))
+            if made == killed[1]:
+                _kill(holder)
+        _kill(young[0])
+        with scratch.directory(str(tmp_path)) as mine:
+            assert not killed[1].exists()
+            assert lived[1].exists(), "its owner lives"
+            assert young[1].exists(), "it may not be locked yet"
+            assert strange.exists() and link.is_symlink() and Path(mine).exists()
+    finally:
+        _kill(lived[0])
+
+
+@needs_root
+def test_what_another_user_left_is_theirs(scene: Scene) -> None:
+    scene.folder.chmod(0o1777)
+    with scratch.directory(str(scene.folder)) as made:
+        name = f"{Path(made).name}0"
+    assert scene.alice.run(["mkdir", str(scene.folder / name)]).returncode == 0
+    os.utime(scene.folder / name, (0, 0))
+    with scratch.directory(str(scene.folder)):
+        assert (scene.folder / name).exists()

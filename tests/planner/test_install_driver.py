@@ -14,7 +14,7 @@ from torchtune_sys.knowledge.cuda import architecture_of
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.install import Driver, Installation, InstallOptions, InstallRefused
 from torchtune_sys.model.version import version
-from torchtune_sys.remediation.install.branch import choose, first_version
+from torchtune_sys.remediation.install.branch import choose, ended, first_version
 from torchtune_sys.remediation.install.builds import show_driver
 from torchtune_sys.remediation.install.gpus import cards
 from torchtune_sys.remediation.install.plan import plan
@@ -182,3 +182,36 @@ def _outcome(name: str, device: str, cc: tuple[int, int], branch: int) -> str:
     after = hosts.with_wheel(hosts.with_python(after, "cp312", "2.39"), found.wheel)
     assert not hosts.errors(after), (name, branch, [result.rule.id for result in hosts.errors(after)])
     return "kept" if found.driver.installed else "installed"
+
+
+@pytest.mark.parametrize(
+    ("system", "key"),
+    [
+        (("ubuntu", "24.04"), "/var/lib/shim-signed/mok/MOK.der"),
+        (("debian", "12"), "/var/lib/dkms/mok.pub"),
+        (("rocky", "9.4"), "/var/lib/dkms/mok.pub"),
+        (("sles", "15.7"), ""),
+    ],
+)
+def test_secure_boot_wants_a_key_that_a_person_enrols(system: tuple[str, str], key: str) -> None:
+    """Ubuntu's own packages ask for it by debconf, and packages that are installed without questions ask nothing: the module did not load."""
+    seen = bare([H100], *system)
+    for secure in (True, False):
+        found = plan(msgspec.structs.replace(seen, driver=hosts.change(seen.driver, secure_boot=secure)), InstallOptions())
+        there = keys(found)
+        assert ("secure-boot" in there) is (secure and bool(key))
+        if secure and key:
+            assert there.index("driver") < there.index("secure-boot") < there.index("daemons")
+            assert f"sudo mokutil --import {key}" in step(found, "secure-boot").by_hand
+        check_script(found)
+
+
+@pytest.mark.parametrize(
+    ("installed", "cards_", "told"), [("470.256.02", [K80], True), ("580.65.06", [H100], False), ("999.1", [H100], False)]
+)
+def test_a_branch_of_long_ago_gets_no_updates(installed: str, cards_: list[tuple[str, str, None]], told: bool) -> None:
+    driver = Driver(branch=version(installed)[0], module="", installed=installed)
+    words = ended(driver, cards(bare(cards_)))
+    assert ("is none of those that get updates (580 595 620)" in words and "none of them serves these GPUs" in words) is told
+    (refused,) = plan(bare([K80]), InstallOptions()).refused
+    assert "R470, which gets no updates any more" in refused.reason

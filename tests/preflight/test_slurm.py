@@ -89,6 +89,26 @@ def test_a_check_that_cannot_judge_takes_no_node_back(cluster: Cluster, tmp_path
     assert not cluster.in_service()
 
 
+@pytest.mark.parametrize(
+    ("reason", "drains"), [("Not responding", True), ("Node unexpectedly rebooted", True), ("fan broken", False)]
+)
+def test_a_node_that_slurm_itself_takes_back_is_drained_while_it_is_down(cluster: Cluster, reason: str, drains: bool) -> None:
+    """slurmd runs the health check before it registers: a bad node came back (ReturnToService), and jobs were started there."""
+    (cluster.root / "bad").touch()
+    try:
+        cluster.run("scontrol", "update", "nodename=here", "state=down", f"reason={reason}")
+        cluster.until("State=DOWN")
+        cluster.checked(1)
+        state = cluster.until("DRAIN", is_there=drains, seconds=10)
+        assert ("Reason=torchtune-sys: [node] site-scratch" in state) is drains, state
+        assert (f"Reason={reason}" in state) is not drains
+        (cluster.root / "bad").unlink()
+        cluster.checked(2)
+        assert "DRAIN" not in cluster.until("DRAIN", is_there=False, seconds=10)
+    finally:
+        cluster.run("scontrol", "update", "nodename=here", "state=resume")
+
+
 @pytest.mark.essential
 def test_prolog_error_on_a_node_that_we_drained_is_ours(cluster: Cluster) -> None:
     """slurmd may repeat a failure that Slurm has answered already, and change our reason by that."""

@@ -39,3 +39,20 @@ def test_shellcheck_finds_nothing(tmp_path: Path, piece: str) -> None:
     hook = generated(tmp_path / "hook.sh", *piece.split(), "--tool", "/opt/it's here/torchtune-sys", "--policy", "/etc/a b.toml")
     done = subprocess.run([shellcheck, hook], capture_output=True, text=True, timeout=60)
     assert done.stdout == ""
+
+
+def test_a_health_check_ends_before_slurmd_ends_it(tmp_path: Path) -> None:
+    """It could take 55 s, and Slurm's commands as long again: it was ended between the drain and the count of drained nodes."""
+    tool, slow = tmp_path / "tool", tmp_path / "scontrol"
+    tool.write_text("#!/bin/sh\nsleep 1\necho 'torchtune-sys: [node] x: y'\nexit 1\n")
+    slow.write_text(f"#!/bin/sh\necho \"$*\" >>{tmp_path}/asked\necho 'NodeName=here State=IDLE '\n")
+    for program in (tool, slow):
+        program.chmod(0o755)
+    hook = generated(tmp_path / "health.sh", "health-check", "--tool", str(tool), "--budget", "60")
+    text = hook.read_text()
+    assert "--budget 30 " in text and "timeout --kill-after=1 4 " in text
+    late = text.replace("\nset -u\n", "\nset -u\nSECONDS=30\n").replace("export PATH=", f"export PATH={tmp_path}:", 1)
+    hook.write_text(late)
+    done = subprocess.run([hook], env={**os.environ, "SLURMD_NODENAME": "here"}, capture_output=True, text=True, timeout=60)
+    assert done.returncode == 0 and "Slurm answers late: the next check drains here: torchtune-sys: [node] x: y" in done.stderr
+    assert "state=drain" not in (tmp_path / "asked").read_text()

@@ -117,10 +117,18 @@ def _lines(found: Iterable[Unjudged]) -> Iterator[str]:
 def tell_unjudged(found: Collection[Unjudged]) -> int:
     """Tell which rules could not be checked, and why; return 3 where there are any: "nothing to change" would be no answer then. Else 0."""
     for line in _lines(found):
-        tell(f"not judged: {line}")
+        tell(f"could not be checked: {line}")
     return UNJUDGED if found else 0
 
 
-def status_of_looks(results: Iterable[Result], asks: Callable[[Action], bool] = actions.changes) -> int:
-    """Return 3, and tell of what, where the look at what is printed failed and another may not. Else 0."""
-    return tell_unjudged([one for one in unjudged(results, asks) if one.late])
+def status_of_looks(results: Iterable[Result], asks: Callable[[Action], bool] = actions.changes, *, nothing: str = "") -> int:
+    """Return 3, and tell of what, where the look at what is printed failed and another may not. Else 0.
+
+    ``nothing``: what to say where nothing is printed, and nothing is asked for; in its place all are told that could not be checked."""
+    found = unjudged(results, asks)
+    late = [one for one in found if one.late]
+    if not nothing:
+        return tell_unjudged(late)
+    if not tell_unjudged(found):
+        tell(nothing)
+    return UNJUDGED if late else 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import hashlib
+import itertools
 import os
 import shutil
 import tempfile
@@ -18,6 +20,8 @@ from torchtune_sys.model.values import Missing
 
 _TIMEOUT_S, _REMOVING_S = 60.0, 2.0
 _ELSEWHERE = ("/tmp", "/var/tmp", "/dev/shm")
+_YOUNG_S, _LOOKED_AT, _SWEPT_AT_MOST = 60.0, 20_000, 16
+"""A folder is made before it is locked; how many names are looked at, and how many folders removed, at one start."""
 _SEALS = fcntl.F_SEAL_SEAL | fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_WRITE
 
 
@@ -39,8 +43,9 @@ def directory(parent: str, user: Account | None = None, within_s: float = _TIMEO
             if reason and (not parent or os.geteuid() == 0):
                 failure = CannotWrite(f"{place}: {reason}", todo)
                 continue
+            _sweep(os.path.abspath(place), user, until_s)
             made = (
-                tempfile.mkdtemp(prefix="torchtune-sys-", dir=place)
+                tempfile.mkdtemp(prefix=_prefix(), dir=place)
                 if user is None
                 else _made_by(user, os.path.abspath(place), until_s - time.monotonic())
             )
@@ -49,13 +54,61 @@ def directory(parent: str, user: Account | None = None, within_s: float = _TIMEO
             failure = CannotWrite(f"{place}: {error.strerror}{_no_more_files(place)}", todo)
     if not made:
         raise UserError(failure.seen, failure.todo) if parent else failure
+    lock = _locked(made)
     try:
         yield made
     finally:
-        if user is None:
-            shutil.rmtree(made, ignore_errors=True)
-        else:
-            process.run(("rm", "-rf", "--", made), timeout_s=max(until_s - time.monotonic(), _REMOVING_S), user=user)
+        _remove(made, user, until_s)
+        if lock is not None:
+            os.close(lock)
+
+
+def _remove(folder: str, user: Account | None, until_s: float) -> None:
+    if user is None:
+        shutil.rmtree(folder, ignore_errors=True)
+    else:
+        process.run(("rm", "-rf", "--", folder), timeout_s=max(until_s - time.monotonic(), _REMOVING_S), user=user)
+
+
+def _prefix() -> str:
+    """How the folders of this start of this kernel are called: only among them a lock tells whether somebody still lives."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
+            return f"torchtune-sys-{hashlib.sha256(file.read(64)).hexdigest()[:8]}-"
+    except OSError:
+        return "torchtune-sys-"
+
+
+def _locked(folder: str) -> int | None:
+    """Return the descriptor that says of a folder that we live, as the kernel ends it with us (flock(2)); None where somebody holds it, or nobody can."""
+    handle = -1
+    try:
+        handle = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        return handle
+    except OSError:  # NFS locks no file that is open for reading alone
+        if handle >= 0:
+            os.close(handle)
+        return None
+
+
+def _sweep(place: str, user: Account | None, until_s: float) -> None:
+    """Remove what runs left there that were killed: folders of the same owner, that nobody has locked any more."""
+    prefix, owner = _prefix(), os.geteuid() if user is None else user.uid
+    with contextlib.suppress(OSError), os.scandir(place) as entries:
+        seen = itertools.islice(entries, _LOOKED_AT)
+        names = (entry.name for entry in seen if entry.name.startswith(prefix) and prefix != "torchtune-sys-")
+        for name in itertools.islice(names, _SWEPT_AT_MOST):
+            folder = os.path.join(place, name)
+            lock = _locked(folder)
+            if lock is None:
+                continue
+            try:
+                held = os.fstat(lock)
+                if held.st_uid == owner and time.time() - held.st_mtime > _YOUNG_S:
+                    _remove(folder, user, until_s)
+            finally:
+                os.close(lock)
 
 
 def _no_more_files(place: str) -> str:
@@ -69,7 +122,7 @@ def _no_more_files(place: str) -> str:
 
 def _made_by(user: Account, parent: str, within_s: float) -> str:
     """Made and removed as the user: what root did there, the user could lead elsewhere. Raises OSError."""
-    made = os.path.join(parent, f"torchtune-sys-{os.urandom(6).hex()}")
+    made = os.path.join(parent, f"{_prefix()}{os.urandom(6).hex()}")
     done = process.run(("mkdir", "-m", "700", "--", made), timeout_s=within_s, user=user)
     if isinstance(done, Missing):
         raise OSError(0, done.detail, parent)

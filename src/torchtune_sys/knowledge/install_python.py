@@ -62,6 +62,14 @@ def glibc_of(os_id: str, version_id: str) -> Version:
     return next((version(row["glibc"]) for row in _of_release("glibc", os_id, version_id)), ())
 
 
+_MUSL = ("alpine", "postmarketos", "chimera", "adelie")
+"""``ID`` of distributions whose C library is musl alone (wiki.musl-libc.org/projects-using-musl.html)."""
+
+
+def has_musl(os_id: str) -> bool:
+    return os_id in _MUSL
+
+
 def _of_release(table: str, os_id: str, version_id: str) -> list[dict[str, str]]:
     name, releases = _SAME.get(os_id, os_id), ("", version_id, version_id.partition(".")[0])
     return [row for row in rows(table) if row["id"] == name and row["version"] in releases]

@@ -24,11 +24,11 @@ JUDGING = ("main", "check", "apply", "gather", "report", "rolling")
 
 _KEPT = """
 acted action applied asked begins brought by_apt by_dnf by_package change_failure checked chosen controller_words copied cordoned
-disruptive done drain_file drained enabled failure fetched gathered hosts identity is_controller jobs kept key
+disruptive done drain_file drained enabled failure fetched gathered hosts identity is_controller is_drained jobs kept key
 key_fingerprints key_place known kubectl_drain kubernetes_mark max_fail_percentage may_be_drained mistyped
 not_looked_up pending pinged pip preflight_addresses preflight_begun preflight_job preflight_longest preflight_spread
 preflighted ran reboot_useless reboot_why refused_words renewed reported restarts resume_file rules serial slurm slurm_reason
-smoked source_here step step_changed stopped to_install told_by_host tool trusted undone wheels why with_facts written
+smoked source_here step step_changed stopped to_install told_by_host tool trusted undone wheel_names wheels why with_facts written
 """
 """What plays, tasks and the variables' file call their own, without the prefix. Whatever else begins with it was mistyped."""
 
@@ -196,9 +196,11 @@ def variables() -> str:
 {PREFIX}preflight_longest: "{{{{ {PREFIX}preflight_budget + 2 * ({PREFIX}preflight_spread | float) + 60 }}}}"
 
 # Who drained the host is asked of Slurm and Kubernetes themselves: an earlier run may have, and failed. What waits for a manual step, or for a reboot that
-# is not allowed, stays drained.
-{PREFIX}may_be_drained: >-
-  {{{{ not {PREFIX}stopped | default(false) and ({PREFIX}drained | default(false) or {PREFIX}drain | default('') in ['slurm', 'kubernetes']) }}}}
+# is not allowed, stays drained, and fails.
+{PREFIX}may_be_drained: "{{{{ {PREFIX}drained | default(false) or {PREFIX}drain | default('') in ['slurm', 'kubernetes'] }}}}"
+{PREFIX}is_drained: >-
+  {{{{ {PREFIX}drained | default(false) or ({PREFIX}slurm_reason | default({{}})).stdout | default('') is match('torchtune-sys: changed by Ansible')
+  or ({PREFIX}kubernetes_mark | default({{}})).stdout | default('') | length > 0 }}}}
 
 # Fingerprints of the primary keys in a file, as gpg --with-colons tells them.
 {PREFIX}key_fingerprints: "{{{{ {PREFIX}key.stdout | regex_findall('(?m)^pub:.*\\n(?:grp:.*\\n)?fpr:+([0-9A-F]+):') }}}}"

@@ -105,7 +105,7 @@ def choose(cards: tuple[Card, ...], needed: Version = (), wanted: int | None = N
         return _refused(f"branch {wanted} is none of those that fit: {names} (these GPUs: {served}{floor})", way, newest)
     if chosen is None:
         last = f"R{found.last}" if found.last else f"R{found.first}"
-        reason = f"the last branch for these GPUs is {last}, and no repository of a current distribution on record has it"
+        reason = f"the last branch for these GPUs is {last}, which gets no updates any more, and no repository of a current distribution on record has it"
         return _refused(reason, f"NVIDIA's installer of {last}, by hand: {known.LEGACY_DRIVERS}")
     # Turing to Hopper run with either; NVIDIA's default has been the open one since R560.
     why = f"{chosen.kind}, {'which ended in' if chosen.has_ended else 'until'} {chosen.end}"
@@ -114,10 +114,19 @@ def choose(cards: tuple[Card, ...], needed: Version = (), wanted: int | None = N
 
 def ended(driver: Driver, cards: tuple[Card, ...]) -> str:
     """Return that its branch gets no updates any more, and which one does; ``""`` where it gets them, or no table tells."""
-    here = next((item for item in known.driver_branches() if item.branch == driver.branch), None)
-    if here is None or not here.has_ended:
+    offered = known.driver_branches()
+    here = next((item for item in offered if item.branch == driver.branch), None)
+    if here is None and not driver.branch < min(item.branch for item in offered):
+        return ""
+    if here is not None and not here.has_ended:
         return ""
     other = choose(cards) if cards else None
+    if here is None:
+        kept = " ".join(str(item.branch) for item in offered if not item.has_ended)
+        serves = "" if isinstance(other, Driver) or other is None else "; none of them serves these GPUs"
+        return (
+            f"driver branch {driver.branch} is none of those that get updates ({kept}): no security update comes any more{serves}"
+        )
     instead = f"; branch {other.branch}: {other.why}" if isinstance(other, Driver) and other.branch != driver.branch else ""
     return f"driver branch {here.branch} ended in {here.end}: no security update comes any more{instead}"
 

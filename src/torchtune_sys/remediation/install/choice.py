@@ -77,7 +77,7 @@ def _place(s: Snapshot, python: Interpreter) -> BuildTarget | InstallRefused:
         return InstallRefused(
             key="torch",
             what="torch",
-            reason="this system has no glibc (musl), and the wheels are made for glibc",
+            reason="the C library of this system is musl, and no release of torch has a wheel for it (musllinux): all are for glibc (manylinux)",
             blocked_by=("glibc",),
             way="train in a container whose distribution has glibc",
             source="PEP 656",

@@ -22,8 +22,11 @@ _OF_UBUNTU = "Ubuntu's udev rule starts persistenced at each boot, with persiste
 _AUR = "https://aur.archlinux.org/packages/nvidia-580xx-dkms"
 
 
-def steps(site: Site, driver: Driver, cards: tuple[Card, ...], there: str = "") -> Iterator[InstallStep]:
-    """Yield the steps in order: the repository, headers, the branch, the driver with what must have its version, the hold, the daemons.
+def steps(
+    site: Site, driver: Driver, cards: tuple[Card, ...], there: str = "", *, secure_boot: bool = False
+) -> Iterator[InstallStep]:
+    """Yield the steps in order: the repository, headers, the branch, the driver with what must have its version, the hold, the key that
+    the firmware must know, the daemons.
 
     ``there`` is the version of a driver that does not do.
     """
@@ -36,6 +39,8 @@ def steps(site: Site, driver: Driver, cards: tuple[Card, ...], there: str = "") 
     others = fabric_packages(site, driver, cards) if packages is not None else FabricPackages()
     yield _driver(site, driver, cards, packages, others, bool(there))
     yield hold(site, driver)
+    if secure_boot:
+        yield from _enrolment(site)
     yield _daemons(site, bool(others.manager))
 
 
@@ -89,6 +94,25 @@ def _driver(
         why=why,
         source=f"{packages.source} ({packages.confidence})",
         by_hand=others.by_hand,
+    )
+
+
+_DKMS_KEYS = {"ubuntu": "/var/lib/shim-signed/mok/MOK.der"}
+"""Where dkms keeps the key that it signs modules with, if not where its own releases do. Sources: dkms(8), mok_certificate; Ubuntu's shim-signed,
+update-secureboot-policy, which enrols the key by debconf's questions alone, so not where packages are installed without any."""
+_BUILT_BY_DKMS = ("apt", "dnf")
+
+
+def _enrolment(site: Site) -> Iterator[InstallStep]:
+    if site.system.manager not in _BUILT_BY_DKMS:
+        return
+    key = _DKMS_KEYS.get(site.system.family, "/var/lib/dkms/mok.pub")
+    yield InstallStep(
+        key="secure-boot",
+        title="enrol the key that the kernel module is signed with",
+        why="Secure Boot is on: a module that was built here loads only once the firmware knows its key, and an installation without questions enrols none",
+        source="dkms(8), mokutil(1)",
+        by_hand=f"sudo mokutil --import {key}, which asks for a password; at the next start MokManager asks for it on the console (Enroll MOK)",
     )
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from torchtune_sys import engine
-from torchtune_sys.knowledge.install_python import Python, glibc_of, packaged
+from torchtune_sys.knowledge import containers
+from torchtune_sys.knowledge.install_python import Python, glibc_of, has_musl, packaged
 from torchtune_sys.model.appliances import appliance
 from torchtune_sys.model.facts.system import Os
 from torchtune_sys.model.rule import Verdict
@@ -39,7 +40,11 @@ def owner(s: Snapshot) -> tuple[str, str] | None:
         return None
     container = known(s.system.container, "")
     if container:
-        way = "install it on the container's host, with nvidia-container-toolkit there; run torchtune-sys on that host"
+        given = containers.ways(container).gpus
+        way = (
+            "install it on the container's host, with nvidia-container-toolkit there (run torchtune-sys on that host), and start this "
+            f"container with its GPUs: {given}"
+        )
         return f"this is a container ({container}): the driver belongs to its host", way
     if known(s.system.hypervisor, "") in ("wsl1", "wsl2"):
         way = "install NVIDIA's driver in Windows (https://docs.nvidia.com/cuda/wsl-user-guide/), never inside WSL"
@@ -63,9 +68,9 @@ def glibc(s: Snapshot) -> Version | None:
         s.system if isinstance(s.system, Missing) else s.system.glibc,
     ]
     found = next((version(look) for look in looks if isinstance(look, str)), ())
-    if not found and any(absent(look) for look in looks):
-        return None
     os = os_of(s)
+    if not found and (any(absent(look) for look in looks) or (os is not None and has_musl(os.id))):
+        return None
     return found or (() if os is None else glibc_of(os.id, os.version))
 
 

@@ -8,6 +8,7 @@ import msgspec
 
 from torchtune_sys.knowledge.install_python import Python
 from torchtune_sys.knowledge.install_torch import builds
+from torchtune_sys.knowledge.torch import newest
 from torchtune_sys.model.install import InstallOptions, InstallRefused, InstallStep
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
@@ -83,12 +84,13 @@ def _found(s: Snapshot) -> Interpreter | InstallRefused:
 
 
 def _no_interpreter(reason: str) -> InstallRefused:
+    offered = [f"3.{abi.removeprefix('cp3')}" for abi in newest().abis if not abi.endswith("t")]
     return InstallRefused(
         key="torch",
         what="torch",
         reason=reason,
         blocked_by=("python",),
-        way="name one: --python 3.12, which uv fetches by itself (--tool uv)",
+        way=f"name one that torch {newest().torch} has wheels for ({', '.join(offered)}): --python 3.12, which uv fetches by itself (--tool uv)",
     )
 
 

@@ -56,7 +56,7 @@ def _enrolment(s: Snapshot) -> Iterator[str]:
     """Yield what enrols the key: a module that DKMS builds is signed with a key of the host itself, which the firmware does not know."""
     secure_boot = None if isinstance(s.driver, Missing) else s.driver.secure_boot
     if secure_boot is True:
-        yield "Secure Boot is on: the module is signed with a key of this host, which the next start asks to enrol (mokutil)"
+        yield "Secure Boot is on: a module that is built here loads only once its key is enrolled (mokutil --import)"
     elif secure_boot is not False:
         yield "whether Secure Boot is on was not seen (mokutil --sb-state): if it is, a module that is built here loads only once its key is enrolled (mokutil --import), which the next start asks for on the console"
 

@@ -32,7 +32,8 @@ def plan(s: Snapshot, options: InstallOptions) -> Installation:
             refused.append(site)
             wheel, driver = None, None  # it would not run
         else:
-            steps += driver_steps(site, driver, cards(s), running_driver(s))
+            secure_boot = not isinstance(s.driver, Missing) and value(s.driver.secure_boot, False)
+            steps += driver_steps(site, driver, cards(s), running_driver(s), secure_boot=secure_boot)
     if isinstance(site, Site) and owner(s) is None:
         steps += _missing_fabric(s, site, driver)
         if python is not None:

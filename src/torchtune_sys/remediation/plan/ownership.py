@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from torchtune_sys.knowledge import containers
 from torchtune_sys.model.actions import Action, KernelArgument, Limit, Sysctl, SysfsWrite
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.plan import Refusal
@@ -35,12 +36,12 @@ def system(s: Snapshot, context: PlanContext, action: Action | str) -> tuple[str
     """Return who owns the whole system's configuration, and the way there."""
     container = _fact(s.system, "container")
     if container:
+        found = containers.ways(container)
+        way = "run torchtune-sys on the container's host"
         if isinstance(action, Limit):
-            way = f"give the container its own limit: --ulimit {action.item}=… (docker, podman), or raise the runtime's"
-        elif isinstance(action, Sysctl) and action.key.startswith("net."):
-            way = f"start the container with --sysctl {action.key}=… (Kubernetes: securityContext.sysctls)"
-        else:
-            way = "run torchtune-sys on the container's host"
+            way = found.limit.format(item=action.item)
+        elif isinstance(action, Sysctl) and action.key.startswith("net.") and found.sysctl:
+            way = found.sysctl.format(key=action.key)
         return f"this is a container ({container}): its host owns the setting", way
     if _fact(s.system, "hypervisor") in ("wsl1", "wsl2"):
         if isinstance(action, Sysctl):

@@ -21,8 +21,10 @@ _KILLED_S = 15
 """What a check takes at most beyond its budget before it is ended, what is logged among it: a Prolog that slurmd ends drains its node."""
 _DRAINING_S = 30
 """What Slurm's commands may take after that, where it answers late."""
-HEALTH_CHECK_AT_MOST_S = 50.0
-"""slurmd ends a HealthCheckProgram after 60 s (slurm.conf(5))."""
+_PATIENCE_S, _PATIENCE_IN_HEALTH_CHECK_S = 10, 4
+"""What each of Slurm's commands gets before it is ended; 3 s more pass at most until that is done."""
+HEALTH_CHECK_AT_MOST_S = 30.0
+"""slurmd ends a HealthCheckProgram after 60 s (slurm.conf(5)). To drain takes four of Slurm's commands and a second, 30 s at most."""
 SETTINGS: Mapping[str, tuple[str, str]] = {
     "Prolog": ("/etc/slurm/prolog.d/50-torchtune-sys.sh", "judges the node before a job's first step"),
     "PrologFlags": ("Alloc", "when the job gets the node, not when its first step starts"),
@@ -66,6 +68,8 @@ def script(
         minutes=int((budget_s + _GRACE_S) // 60) + 1,
         options="".join(f" {shlex.quote(word)}" for word in options),
         passes=PASSES,
+        patience=_PATIENCE_IN_HEALTH_CHECK_S if name == "health-check" else _PATIENCE_S,
+        late=int(HEALTH_CHECK_AT_MOST_S),
         folder=f"{folder}:" if folder else "",
         limited=drain is None,
         drain_limit=nodes,

@@ -98,10 +98,9 @@ def _print(path: str, then: str, holds: Callable[[Action], bool], options: dict[
     if content:
         give(content, options["output"])
         tell(f"for {path}: {' '.join(then.split())}")
-    unread = status_of_looks(found.results, holds)
-    if not tell_left_out(undecided(found, options, lambda written: written == path)) and not content and not unread:
-        tell(f"nothing to write to {path}: no change in the plan needs it")
-    return unread
+    more = tell_left_out(undecided(found, options, lambda written: written == path))
+    none = "" if content or more else f"nothing to write to {path}: no change in the plan needs it"
+    return status_of_looks(found.results, holds, nothing=none)
 
 
 def _below_sys(action: Action, *, of_disks: bool) -> bool:

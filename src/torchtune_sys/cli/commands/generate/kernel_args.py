@@ -46,6 +46,5 @@ def command(**options: Any) -> int:
     more = tell_left_out(one.key for one in every if one not in wanted)
     if wanted:
         give(FORMS[options["format_"]](wanted), options["output"])
-    elif not more:
-        tell("the plan needs no kernel argument")
-    return status_of_looks(found.results, lambda action: isinstance(action, KernelArgument))
+    none = "" if wanted or more or refused else "the plan needs no kernel argument"
+    return status_of_looks(found.results, lambda action: isinstance(action, KernelArgument), nothing=none)

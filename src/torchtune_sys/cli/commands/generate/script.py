@@ -11,7 +11,7 @@ from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.commands.generate.files import part_of_plan, plan_options, tell_left_out, undecided
 from torchtune_sys.cli.described import description_options
 from torchtune_sys.cli.install_options import install_options, install_options_of, must_start, tell_refused
-from torchtune_sys.cli.terminal import give, tell
+from torchtune_sys.cli.terminal import give
 
 if TYPE_CHECKING:
     from torchtune_sys.model.provision import Provision
@@ -63,10 +63,10 @@ def command(**options: Any) -> int:
     found = planned(options)
     plan = part_of_plan(options, found)
     give(script(plan, made_for(found.seen)), options["output"], machine=True)
-    unread = status_of_looks(found.results)
-    if not tell_left_out(undecided(found, options)) and not plan.changes:
-        tell("the plan has no change, so the script does nothing")
-    return unread
+    more = tell_left_out(undecided(found, options))
+    return status_of_looks(
+        found.results, nothing="" if more or plan.changes else "the plan has no change, so the script does nothing"
+    )
 
 
 _OF_STAGES = {

@@ -94,7 +94,7 @@ def command(piece: str, output: str | None, **options: Any) -> int:
     drain = None if shared_ else (options["drain_limit"] or DRAIN_LIMIT, int(options["drain_window"] or DRAIN_WINDOW_S))
     if piece == "health-check" and budget_s > slurm.HEALTH_CHECK_AT_MOST_S:
         budget_s = slurm.HEALTH_CHECK_AT_MOST_S
-        tell(f"torchtune-sys: slurmd ends a health check after 60 s, so that its budget is {budget_s:g} s")
+        tell(f"torchtune-sys: slurmd ends a health check after 60 s, draining included, so that its budget is {budget_s:g} s")
     isolate_s = ISOLATE_BUDGET_S if options["isolate"] else 0.0
     tool = options["tool"] or _this_tool()
     give(slurm.script(piece, tool, budget_s, words, drain, _slurm_folder(), isolate_s), output, program=True)

@@ -48,12 +48,7 @@ def command(**options: Any) -> int:
     files = {f.path: f.content for f in part_of_plan(options, found).files if f.path.startswith("/etc/systemd/")}
     files.update({name: text for name, text in _own(found, options, path).items() if text})
     more = tell_left_out(undecided(found, options, lambda written: written.startswith("/etc/systemd/")))
-    if not files and not more:
-        tell(
-            "no change in the plan concerns systemd"
-            + ("" if options["unit"] else " (--unit NAME prints a drop-in for a service)")
-        )
-    elif files and options["output_dir"]:
+    if files and options["output_dir"]:
         from torchtune_sys.host.files import write_below_in_child
 
         write_below_in_child(options["output_dir"], files, units.MARK)
@@ -65,7 +60,9 @@ def command(**options: Any) -> int:
         limits = isinstance(action, Limit) and bool(path or options["defaults"])
         return limits or isinstance(action, OwnedFile) or bool(path and isinstance(action, EnvironmentVariable))
 
-    return status_of_looks(found.results, holds)
+    hint = "" if options["unit"] else " (--unit NAME prints a drop-in for a service)"
+    none = "" if files or more else f"no change in the plan concerns systemd{hint}"
+    return status_of_looks(found.results, holds, nothing=none)
 
 
 def _own(found: Planned, options: dict[str, Any], path: str) -> dict[str, str]:

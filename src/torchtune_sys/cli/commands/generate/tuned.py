@@ -58,7 +58,7 @@ def command(**options: Any) -> int:
         tell(f"left out: {words}")
     text = tuned.profile(base.include, made.options)
     if not made.options:
-        tell("no change in the plan concerns tuned")
+        pass
     elif options["output_dir"]:
         from torchtune_sys.host.files import write_below_in_child
 
@@ -67,4 +67,5 @@ def command(**options: Any) -> int:
     else:
         give(text, options["output"])
         tell(f"for {base.path}; then: tuned-adm profile torchtune-sys")
-    return status_of_looks(found.results, lambda action: isinstance(action, Sysctl | SysfsWrite | KernelArgument))
+    none = "" if made.options or made.left_out else "no change in the plan concerns tuned"
+    return status_of_looks(found.results, lambda action: isinstance(action, Sysctl | SysfsWrite | KernelArgument), nothing=none)
