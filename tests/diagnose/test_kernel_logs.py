@@ -70,3 +70,18 @@ def test_what_a_healthy_host_prints_as_it_starts_is_nothing_wrong(text: str) -> 
 def test_memory_that_a_gpu_was_not_given_is_told(line: str) -> None:
     told = diagnosis_of(f"[ 0.3] {line}\n[ 9.3] NVRM: loading NVIDIA UNIX x86_64 Kernel Module  550.54.14\n")
     assert [each.cause for each in told.causes] == ["gpu-bar-not-assigned"]
+
+
+@pytest.mark.parametrize(
+    ("line", "cause"),
+    [
+        ("automount[611]: mount(nfs): nfs: mount failure nas1:/home on /home", "hung-mount"),
+        ("systemd[1]: data.mount: Mounting timed out. Terminating.", "hung-mount"),
+        ("rpc.gssd[911]: WARNING: the machine credentials of nas1 expired", "credentials-expired"),
+    ],
+)
+def test_who_wrote_a_line_of_the_system_s_log_decides_what_it_says(line: str, cause: str) -> None:
+    """The prefix is left out elsewhere, and with it the daemon's name."""
+    assert [each.cause for each in diagnosis_of(f"Mar 04 11:02:11 g2 {line}\nMar 04 11:02:12 g2 sshd[1]: ok\n").causes][:1] == [
+        cause
+    ]

@@ -162,6 +162,8 @@ OF_A_TEST = pattern(r"\btest_\w{1,120} \((?:\w{1,60}\.){0,8}\w{1,60}\) \.\.\. ")
 """unittest names a test before what it prints, which may be the error that the test provokes."""
 _RAISED_HERE = pattern(r".{0,60}?\b[Rr]aise [\w.]{2,60}\(.{0,600}?(?<![\w.\"'])(?=[\w.]{0,80}(?:Error|Exception): \S)")
 """A traceback in one line: its last statement stands before the error's own words."""
+_DAEMON, _HEAD = pattern(r"\b(?:automount|systemd|rpc\.gssd)\[\d{1,8}\]: "), 160
+"""Who wrote a line of the system's log, where that decides what it says."""
 _OTHER_NAMES = (("nvidia-container-cli.real: ", "nvidia-container-cli: "),)
 """By which a program calls itself where a distribution wraps it."""
 
@@ -185,7 +187,9 @@ class _Reader:
             return None
         symptom = self._of_line(line)
         unknown = symptom is None or not (symptom.candidates or symptom.consequence)
-        if unknown and (words := in_common_words(line.text, self._translations)) != line.text:
+        daemon = _DAEMON.search(line.printed[:_HEAD]) if unknown else None
+        words = line.text if daemon is None else daemon[0] + line.text
+        if unknown and (words := in_common_words(words, self._translations)) != line.text:
             other = self._of_line(msgspec.structs.replace(line, text=words))
             symptom = symptom if other is None else msgspec.structs.replace(other, line=line)
         words = line.text[:_LONGEST]
