@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import io
 import json
 import re
+import sys
 import xml.etree.ElementTree as ET
 from collections.abc import Iterator
 from typing import Any
@@ -13,6 +15,7 @@ import pytest
 from outputs import COMMANDS, Said, outputs
 
 from conftest import HOSTS
+from torchtune_sys.cli import terminal
 from torchtune_sys.host.recorded import RecordedHost, load_recording, merged
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.steering import CONTROL
@@ -166,3 +169,18 @@ def test_a_file_of_ours_with_control_characters_is_not_continued() -> None:
     found = dict(outputs(lambda: RecordedHost(recording, "recording x"), (("generate", "sysctl"), ("plan",))))
     assert found["generate sysctl"].out == ""
     assert "holds control characters" in " ".join(found["plan"].out.split())
+
+
+def test_no_stage_that_a_rank_names_steers_the_terminal_that_shows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Below root a rank runs as the owner of the examined Python, and its own words stand in the status line while it runs."""
+    stream = io.StringIO()
+    monkeypatch.setattr(stream, "isatty", lambda: True)
+    monkeypatch.setattr(sys, "stderr", stream)
+    monkeypatch.delenv("TERM", raising=False)
+    show, clear = terminal.stage_progress()
+    for stage in (HOSTILE, "x" * 100_000, "\u5e45" * 70, "e\u0301" * 70, "\x1b]0;owned\x07", "allreduce"):
+        show(stage, 0, 2)
+    clear()
+    first, *rows, last = stream.getvalue().split("\r\x1b[K")
+    assert (first, last, len(rows)) == ("", "", 6) and "allreduce  (2 ranks)" in rows[-1]
+    assert all(text.isascii() and text.isprintable() and len(text) < terminal.USUAL for text in rows)

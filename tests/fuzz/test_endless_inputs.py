@@ -1,11 +1,14 @@
-"""Inputs without an end: a line, a list of nodes, an answer, brackets of no document (docs/attacks.md)."""
+"""Inputs without an end: a line, a list of nodes, an answer, brackets of no document, addresses of a name (docs/attacks.md)."""
 
 from __future__ import annotations
 
+import asyncio
 import gzip
 import os
+import socket
 import subprocess
 import tarfile
+import threading
 import time
 from pathlib import Path
 
@@ -16,6 +19,7 @@ from torchtune_sys.fleet import collecting
 from torchtune_sys.fleet.over_slurm import Slurm
 from torchtune_sys.host.input.collection import InputText, collected
 from torchtune_sys.host.input.reading import opened_input, read_input, whole
+from torchtune_sys.host.peers import addresses
 
 
 def slurm(folder: Path, *, sinfo: str, srun: str = "exit 1") -> Slurm:
@@ -136,3 +140,27 @@ def test_a_sparse_file_is_read_as_what_it_holds(tmp_path: Path, hole: int) -> No
         assert source.skip(len(data) - 12_000) and not source.skip(1) and source.read(9) == b""
     with opened_input(str(place)) as source:
         assert b"".join(iter(lambda: source.written(70_001), b"")).replace(b"\0", b"") == b"".join(pieces)
+
+
+def test_a_name_that_is_not_answered_for_is_waited_for_by_nobody(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The C library took a second for each look at a name of ten thousand addresses, and at the end asyncio waited for all: 73 s at a budget of 15 s."""
+    answer = threading.Event()
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_given, **_named: answer.wait(60) and [])
+    begun = time.monotonic()
+    assert asyncio.run(addresses.addresses_of("n1")) == ()
+    with pytest.raises(OSError, match="time"):
+        asyncio.run(asyncio.wait_for(addresses.resolved("n1", 0.1), 5))
+    assert time.monotonic() - begun < 30
+    answer.set()
+
+
+def test_of_very_many_addresses_of_a_name_few_are_tried_and_the_own_ones_asked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    many = [(socket.AF_INET, 1, 6, "", (f"10.1.{number // 256}.{number % 256}", 0)) for number in range(10_000)]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_given, **_named: many)
+    asked: list[str] = []
+    own = [{"name": "eth0", "addresses": [{"address": "10.1.39.15"}]}]
+    monkeypatch.setattr(addresses, "interfaces", lambda *_given: asked.append("") or own)
+    assert len(asyncio.run(addresses.addresses_of("n1"))) == addresses.TRIED
+    assert addresses.is_own("n1") and len(asked) == 1
+    own[0]["addresses"] = [{"address": "10.2.0.1"}]
+    assert not addresses.is_own("n1")

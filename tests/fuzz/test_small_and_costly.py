@@ -15,7 +15,8 @@ from msgspec.structs import replace
 
 from conftest import load
 from torchtune_sys import engine
-from torchtune_sys.fleet import over_ansible, over_clustershell
+from torchtune_sys.fleet import facts_file, over_ansible, over_clustershell
+from torchtune_sys.fleet.own_names import own_names
 from torchtune_sys.formats import nccl_ras
 from torchtune_sys.formats.flight_recorder import absences, dump_of
 from torchtune_sys.formats.mounts import parse_mountinfo
@@ -28,6 +29,7 @@ from torchtune_sys.host.recording import identities
 from torchtune_sys.model import codec
 from torchtune_sys.model.launchers import local_rank
 from torchtune_sys.model.rule import Verdict
+from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import need
 from torchtune_sys.model.visible_gpus import listed
 from torchtune_sys.preflight import last_standard
@@ -346,3 +348,21 @@ def test_only_so_many_pairs_of_devices_are_looked_at() -> None:
     assert len(distances(many)) == 20_000
     circle = {device.address: replace(device, parent=many[place - 1].address) for place, device in enumerate(many)}
     assert len(above(circle[many[0].address], circle)) == 32, "all rules took 52 s where a thousand devices are above each other"
+
+
+def test_facts_of_a_host_with_thousands_of_addresses_take_time_in_proportion(healthy: Snapshot) -> None:
+    """A file of hosts gives its name ten thousand, kube-proxy keeps thousands on an interface: each was sought in each, and a joint pre-flight ended a minute behind its budget."""
+    many = [f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}" for number in range(20_000)]
+    seen = replace(healthy, network=replace(need(healthy.network), hostname_addresses=tuple(many)))
+    begun = time.process_time()
+    told = json.dumps(facts_file.facts(seen))
+    assert time.process_time() - begun < 10 and not any(address in told for address in ('"10.0.0.1"', '"10.0.78.31"'))
+
+
+@pytest.mark.parametrize("text", ["{}", "tcp://{}:29500", "[{}]:29500", "{}/24", "a,{},b"])
+@pytest.mark.parametrize("address", ["10.0.0.7", "fd00::7", "fd00:1:2:3:4:5:6:7"])
+def test_an_own_address_has_one_word_for_all_hosts(healthy: Snapshot, address: str, text: str) -> None:
+    own = own_names(replace(healthy, network=replace(need(healthy.network), hostname_addresses=(address,))))
+    if not (":" in address and text.startswith("tcp")):
+        assert own.text(text.format(address)) == text.format("<address>")
+    assert own.text(text.format(f"1{address}")) == text.format(f"1{address}")

@@ -230,11 +230,16 @@ def growing_number(what: str) -> tuple[Callable[[int], None], Callable[[], None]
 
 
 def status(text: str) -> None:
-    """Replace the terminal's status line, of one row where each character takes a column; "" clears it. A terminal that cannot clear a row (TERM=dumb) has none."""
+    """Replace the terminal's status line, of one row where each character takes a column; "" clears it. It may hold words of a rank, which may run as another user. A terminal
+    that cannot clear a row (TERM=dumb) has none."""
     if environment().get("TERM") == "dumb":
         return
+    if text:
+        from torchtune_sys.render.layout import clean
+
+        text = clean(text[:_LONGEST]).encode("ascii", "replace").decode()[: _columns(sys.stderr) - 1]
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"\r\x1b[K{text[: _columns(sys.stderr) - 1]}")
+        sys.stderr.write(f"\r\x1b[K{text}")
         sys.stderr.flush()
 
 

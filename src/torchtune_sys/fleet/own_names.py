@@ -20,13 +20,16 @@ _NAMED_BY_MAC = re.compile(r"\b(?:en|wl|ww|ib)x[0-9a-f]{12}\b")
 """An interface that udev calls so by its hardware address (systemd.net-naming-scheme(7))."""
 _MAC = re.compile(r"\b(?:[0-9a-fA-F]{2}[:-]){5}[0-9a-fA-F]{2}\b")
 _DISK = re.compile(r"\b(?:nvme\d+n\d+(?:p\d+)?|(?:sd|vd|xvd)[a-z]{1,2}\d*|md\d+(?:p\d+)?|dm-\d+|loop\d+)\b")
+_ADDRESS = re.compile(r"(?<![\w.])(?:\d{1,3}(?:\.\d{1,3}){3}|[0-9A-Fa-f]{0,4}(?::[0-9A-Fa-f]{0,4}){2,7}(?:\.\d{1,3}){0,3})(?!\w)")
 _PROCESS = re.compile(r"/proc/\d+\b")
 
 
 class OwnNames(msgspec.Struct, frozen=True):
     words: tuple[tuple[re.Pattern[str], str], ...]
     any_of: re.Pattern[str]
-    """Matches nothing where none of them does."""
+    """Matches nothing where neither they nor an address do."""
+    addresses: frozenset[str] = frozenset()
+    """Of the host: thousands, where kube-proxy keeps those of services (IPVS), or a file of hosts has them."""
     passing: frozenset[str] = frozenset()
     """Interfaces that come and go."""
     known: dict[str, str] = {}
@@ -39,6 +42,7 @@ class OwnNames(msgspec.Struct, frozen=True):
 
     def _replaced(self, text: str) -> str:
         if self.any_of.search(text):
+            text = _ADDRESS.sub(lambda found: "<address>" if found[0] in self.addresses else found[0], text)
             for pattern, word in self.words:
                 text = pattern.sub(word, text)
         return text
@@ -59,7 +63,6 @@ def own_names(seen: Snapshot) -> OwnNames:
     looks like an identifier."""
     found = [
         *((word, "<host>") for word in _host(seen)),
-        *((word, "<address>") for word in _addresses(seen)),
         *((word, "<job>") for word in _job(seen)),
     ]
     exact = tuple(
@@ -69,7 +72,8 @@ def own_names(seen: Snapshot) -> OwnNames:
     places = tuple((re.compile(rf"(?<![\w./]){re.escape(place)}(?=/)"), name) for place, name in _places(seen))
     general = ((_UUID, "<uuid>"), (_MAC, "<mac>"), (_NAMED_BY_MAC, "<by mac>"), (_PROCESS, "/proc/<pid>"), (_DISK, "<disk>"))
     words = (*exact, *places, *general)
-    return OwnNames(words, re.compile("|".join(pattern.pattern for pattern, _ in words)), _passing(seen))
+    any_of = re.compile("|".join(pattern.pattern for pattern in (_ADDRESS, *(pattern for pattern, _ in words))))
+    return OwnNames(words, any_of, frozenset(_addresses(seen)), _passing(seen))
 
 
 def comes_and_goes(interface: Interface) -> bool:

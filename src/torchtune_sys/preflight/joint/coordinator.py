@@ -261,7 +261,7 @@ class Coordinator:
         if missing and self.job.node == 0:
             meant = await addresses_of(self.job.master)
             if meant and await is_here(self.job.master) is False:
-                self.gathered.master_wrong = f"MASTER_ADDR={self.job.master} resolves to {', '.join(meant)}, which is not an address of the first node (this one, by its RANK)"
+                self.gathered.master_wrong = f"MASTER_ADDR={self.job.master} resolves to {', '.join([*meant[:4], *['…'] * (len(meant) > 4)])}, which is not an address of the first node (this one, by its RANK)"
         for node in missing[:32] if self.job.names else ():
             self.gathered.resolved[node] = await addresses_of(self.job.names[node])
         self.gathered.neighbours = neighbours()
