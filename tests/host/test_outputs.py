@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 from pathlib import Path
 
@@ -195,3 +196,17 @@ def test_a_copied_sys_without_links_and_flags_tells_of_policies_and_rails(tmp_pa
     assert {"cpu-governor-powersave", "rail-mtu-mismatch"} <= failing(top)
     grow(top, {"sys/class/net/ens11/operstate": "down\n"})
     assert "rail-mtu-mismatch" not in failing(top)
+
+
+@pytest.mark.skipif(os.getuid() != 0, reason="needs root, to give files to others")
+@pytest.mark.parametrize("owner", [0, 1000])
+def test_of_a_whole_system_s_tree_other_users_files_tell_nothing_of_the_host(tmp_path: Path, owner: int) -> None:
+    """/scratch/alice lies in it, too, and whoever writes there what dmesg might have printed would have the host called broken."""
+    top = grow(tmp_path / "host", {**TREE, "scratch/alice/dmesg": DMESG, "outputs/nvidia-smi": smi()})
+    for place in (top, *top.rglob("*")):
+        os.chown(place, owner, owner)
+    assert known(look(top).gpu.driver_version, "") and "2 files" in look(top).origin  # type: ignore[union-attr]
+    os.chown(top / "scratch/alice/dmesg", 1001, 1001)
+    seen = look(top)
+    assert "in 1 file (1 file was not read: scratch/alice/dmesg)" in seen.origin
+    assert isinstance(seen.kernel, Missing) or not known(seen.kernel.events, ())

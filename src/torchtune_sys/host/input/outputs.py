@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 
 import msgspec
 
-from torchtune_sys.host.base import Host
+from torchtune_sys.host.base import Host, Stat
 from torchtune_sys.host.input.limits import DEPTH_LIMIT, SOURCES_LIMIT, TEXT_LIMIT
 from torchtune_sys.host.scrubbed import ScrubbedHost
 from torchtune_sys.host.secrets.filter import scrubbed
@@ -28,13 +28,18 @@ class Outputs(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def outputs_of(host: Host, tells: Callable[[str], bool]) -> Outputs:
-    """Return the files that are not the system's own and of which ``tells`` says, by both ends, that they tell of the host."""
+    """Return the files that are not the system's own and of which ``tells`` says, by both ends, that they tell of the host. Beside a /proc those alone of who
+    recorded it, or of root: of a whole system's tree other users own a part (/scratch, /data)."""
     inner = host.inner if isinstance(host, ScrubbedHost) else host  # most files are not read, and need no filter
+    owners = {0, *(found.uid for place in ("/", "/proc") if not isinstance(found := inner.stat(place), Missing))}
+    is_anybodys = isinstance(inner.stat("/proc"), Missing)
     texts: dict[str, str] = {}
     unread: list[str] = []
     left = TEXT_LIMIT
-    for count, (path, size) in enumerate(_files(inner)):
-        text = inner.text(path) if size <= left and count < SOURCES_LIMIT else ""
+    for count, (path, found) in enumerate(_files(inner)):
+        size = found.size
+        is_read = size <= left and count < SOURCES_LIMIT and (is_anybodys or found.uid in owners)
+        text = inner.text(path) if is_read else ""
         if isinstance(text, Missing) or not text or "\0" in text or not tells(_ends(text)):
             unread.append(path[1:])
         else:
@@ -53,8 +58,8 @@ def _ends(text: str) -> str:
     return text[: text.rfind("\n", 0, _SAMPLE) + 1] + text[text.find("\n", len(text) - _SAMPLE) + 1 :]
 
 
-def _files(host: Host) -> Iterator[tuple[str, int]]:
-    """Yield path and size of regular files that hold something, in order; links aside, which in a sosreport repeat a file that lies deeper."""
+def _files(host: Host) -> Iterator[tuple[str, Stat]]:
+    """Yield path and state of regular files that hold something, in order; links aside, which in a sosreport repeat a file that lies deeper."""
     todo = [f"/{name}" for name in reversed(_names(host, "/")) if name not in OF_THE_SYSTEM | _OF_SOS]
     while todo:
         path = todo.pop()
@@ -64,7 +69,7 @@ def _files(host: Host) -> Iterator[tuple[str, int]]:
         if modes.S_ISDIR(found.mode) and path.count("/") < DEPTH_LIMIT:
             todo += [f"{path}/{name}" for name in reversed(_names(host, path))]
         elif modes.S_ISREG(found.mode) and found.size:
-            yield path, found.size
+            yield path, found
 
 
 def _names(host: Host, folder: str) -> tuple[str, ...]:
