@@ -21,6 +21,7 @@ MESSAGES = Path(__file__).with_name("messages.csv")
 HOST_MESSAGES = Path(__file__).with_name("host_messages.csv")
 UNNAMED_MESSAGES = Path(__file__).with_name("unnamed_messages.csv")
 FAMILY_MESSAGES = Path(__file__).with_name("family_messages.csv")
+PASTED_MESSAGES = Path(__file__).with_name("pasted_messages.csv")
 ERRNOS = Path(__file__).with_name("errnos.csv")
 AROUND = "[2026-03-02 09:11:01,120] [INFO] [train.py:44] starting run r7\nstep 10 loss 2.3101\n{}\n[2026-03-02 09:11:05,882] [INFO] [train.py:88] done\n"
 
@@ -56,6 +57,21 @@ def test_messages_about_the_host_stand_for_their_causes_in_a_log(path: Path, fir
         if (named := _first(AROUND.format(row["line"]))) not in (row["left"] or row["causes"]).split()
     }
     assert len(rows) > 50
+    assert wrong == {}
+
+
+@pytest.mark.parametrize("first", [0, *exhaustive(1, 2)])
+def test_messages_as_people_paste_them_stand_for_their_causes_and_tell_who(first: int) -> None:
+    rows = list(csv.DictReader(line for line in PASTED_MESSAGES.read_text().splitlines() if not line.startswith("#")))
+    tried = [row for row in rows if row["set"] == "open"][first::3]
+    wrong = {
+        row["line"]: (named, told)
+        for row in tried
+        for named, told in [_first_and_who(row["line"])]
+        if named not in (row["left"] or row["causes"]).split()
+        or (row["who"] and not row["left"] and told.isdisjoint(row["who"].split()))
+    }
+    assert len(tried) > 50
     assert wrong == {}
 
 
@@ -129,6 +145,14 @@ def test_a_remedy_fits_the_very_thing_that_failed(line: str, words: str) -> None
 def _first(line: str) -> str:
     causes = _causes(line)
     return causes[0].cause if causes else "none"
+
+
+def _first_and_who(line: str) -> tuple[str, set[str]]:
+    """Return the first cause, and the ranks and hosts that are told of it."""
+    causes = _causes(line)[:1]
+    return (causes[0].cause if causes else "none"), {
+        who for cause in causes for who in (*cause.hosts, *(f"rank{rank}" for rank in cause.ranks))
+    }
 
 
 def _causes(line: str) -> tuple[NamedCause, ...]:

@@ -167,7 +167,7 @@ def _take(finding: GatheredCause, reported: ReportedHost, rule: Rule, items: Seq
     finding.by_text |= line is not None
     finding.rules.append(rule.id)
     finding.titles += [rule.title] if rule.id not in reported.snapshot.said else []
-    finding.hosts += [reported.host] if reported.host else []
+    finding.hosts += [reported.host or (line.host if line is not None else "")]
     for item, place in items:
         text = place.printed if place is not None else f"{item.subject}: {item.seen}"
         finding.quotes.append(
@@ -275,6 +275,9 @@ def _ranked(found: Iterable[GatheredCause]) -> list[GatheredCause]:
     for each in named:
         if sure and each.cause in FOLLOWS:
             each.weight = POSSIBLE
+    for each in named:
+        if each.cause == "rank-killed" and _aborted_after(each, named):
+            each.weight, each.order = min(each.weight, POSSIBLE), _LAST
     there = {each.cause for each in named if each.weight >= LIKELY}
     for each in named:
         if there & _EXPLAINED_BY.get(each.cause, frozenset()):
@@ -297,6 +300,17 @@ def _ranked(found: Iterable[GatheredCause]) -> list[GatheredCause]:
             each.cause,
         ),
     )
+
+
+def _aborted_after(found: GatheredCause, named: Sequence[GatheredCause]) -> bool:
+    """Whether all that it has is a process that ended itself (SIGABRT), behind something that may be why."""
+    return bool(found.quotes) and (
+        all(_ABORTED.search(quote.text) for quote in found.quotes)
+        and any(each.by_text and each.cause not in FOLLOWS and each.first < found.first for each in named)
+    )
+
+
+_ABORTED = pattern(r"\bAborted\b|\bSIGABRT\b|exitcode: -6\b")
 
 
 def _is_said_better(found: GatheredCause, named: Sequence[GatheredCause]) -> bool:
@@ -340,7 +354,7 @@ def _cause(finding: GatheredCause) -> NamedCause:
         cause=finding.cause,
         confidence=_CONFIDENCE[finding.weight],
         title=finding.titles[0] if _is_told_closer(finding) else row.title if row is not None else _title(finding),
-        hosts=tuple(dict.fromkeys(finding.hosts)),
+        hosts=tuple(dict.fromkeys(filter(None, finding.hosts))),
         ranks=tuple(sorted(set(finding.absent or finding.ranks))),
         evidence=tuple(dict.fromkeys(finding.quotes))[:_QUOTES],
         fix=tuple(dict.fromkeys(fix))[:4],

@@ -51,9 +51,19 @@ _OF_ONE = tuple(
         ("mpi_rank_", r"^\[(?P<host>[\w.-]{1,64}):mpi_rank_(?P<rank>\d{1,6})\]"),
         ("(rank: ", r"MPI process \(rank: (?P<rank>\d{1,6}), pid: \d{1,9}\) (?:terminated|exited)"),
         ("Process ", r"^Process (?P<rank>\d{1,6}) exit with status code \d"),
+        (" kernel: ", r"^(?:[A-Z][a-z]{2} [ \d]\d \d\d:\d\d:\d\d )?(?P<host>[A-Za-z][\w.-]{0,63}) kernel: "),
+        ("WorkerProc rank=", r"WorkerProc rank=\[(?P<rank>\d{1,6})\] died\b"),
+        ("Worker proc ", r"\bWorker proc VllmWorker-(?P<rank>\d{1,6}) died\b"),
+        ("RankMonitorServer:", r"^\[(?:WARNING|ERROR)\] \[RankMonitorServer:(?P<rank>\d{1,6})\] "),
+        ("Affected ranks: ", r"\bAffected ranks: [\[{](?P<rank>\d{1,6})[\]}]"),
+        ("Score=", r"\bRank=(?P<rank>\d{1,6}) Node=(?P<host>[\w.-]{1,64}) Score="),
+        ("marked dead", r"\baddress: (?P<host>[\w.:-]{1,64}) and node name: \S{1,64} has been marked dead\b"),
+        ("Setting node ", r"\bSetting node (?P<host>[\w.-]{1,64}) state to [A-Z]"),
+        ("registration node=", r"_slurm_rpc_node_registration node=(?P<host>[\w.-]{1,64}): "),
+        ("not responding, setting DOWN", r"\bNodes (?P<host>[\w.-]{1,64}) not responding, setting DOWN\b"),
     )
 )
-"""Slurm src/srun, src/salloc; OpenSSH sshconnect.c; pdsh; Open MPI help-orte-odls-base.txt, PRRTE; MPICH; MVAPICH2; Horovod runner/gloo_run.py; DeepSpeed launcher/runner.py."""
+"""Slurm src/srun, src/salloc, src/slurmctld; the kernel's lines in syslog; vLLM v1/executor; nvidia-resiliency-ext; Ray gcs_node_manager.cc; OpenSSH sshconnect.c; pdsh; Open MPI help-orte-odls-base.txt, PRRTE; MPICH; MVAPICH2; Horovod runner/gloo_run.py; DeepSpeed launcher/runner.py."""
 _FORWARDED = re.compile(
     r"^(?:Traceback \(most recent call last\): \(RANK (?P<sharded>\d{1,6})\)|-- Process (?P<spawned>\d{1,6}) terminated with the following error:"
     r"|torch\.multiprocessing\.spawn\.ProcessExitedException: process (?P<ended>\d{1,6}) terminated with )"

@@ -24,7 +24,16 @@ _ENDED = pattern(
     r"ChildFailedError|exitcode\b|[Ww]atchdog|[Tt]imed ?out|\bSIG(?:TERM|KILL|ABRT|SEGV|BUS)\b|[Kk]illed\b|^Aborted|core dumped|non-zero exit|[Ee]xit(?:ed with|ed|) (?:exit )?(?:code|status):? [1-9]"
 )
 _STEPS, _GAP, _LONGEST = 2, 12, 400
-_PASSING = frozenset(("index-unreachable", "tracker-unreachable", "hostname-unresolvable", "port-refused", "port-dropped"))
+_PASSING = frozenset(
+    (
+        "index-unreachable",
+        "tracker-unreachable",
+        "hostname-unresolvable",
+        "port-refused",
+        "port-dropped",
+        "package-manager-locked",
+    )
+)
 """What an attempt of several meets: where a later one succeeded, nothing is left to mend."""
 
 
@@ -71,10 +80,10 @@ def _is_passing(symptom: Symptom) -> bool:
 
 
 _TRIES_ON = pattern(
-    r"(?i)\btrying to resume\b|\bre-?trying\b|\bwill re-?try\b|\bentering retry loop\b|\btrying again\b|\b(?:attempt|try|retry) \(?\d{1,3} ?(?:/|of) ?\d|\bsleeping \d|\bretry (?:in|after) \d"
+    r"(?i)\btrying to resume\b|\bre-?trying\b|\bwill re-?try\b|\bentering retry loop\b|\btrying again\b|\b(?:attempt|try|retry) \(?\d{1,3} ?(?:/|of) ?\d|\bsleeping \d|\bretry (?:in|after) \d|\bwaiting for (?:the |another |other |cache )(?:\w+ ){0,3}(?:lock|process|to finish)\b"
 )
 _SUCCEEDED = pattern(
-    r"100% ?\|.{0,60}[\d.]+ ?[kKMGT]i?B?/s\b|\bresuming normal operation\b|\b[Dd]ownload(?:ed)? (?:complete|finished|successfully)|\bSuccessfully installed\b|\bDownloaded newer image\b|\bImage is up to date\b|\bnetwork connection restored\b|\b(?:attempt|try|retry) \d{1,3}(?:/\d{1,3})?:? (?:succeeded|ok|successful)\b"
+    r"100% ?\|.{0,60}[\d.]+ ?[kKMGT]i?B?/s\b|\bresuming normal operation\b|\b[Dd]ownload(?:ed)? (?:complete|finished|successfully)|\bSuccessfully installed\b|\bDownloaded newer image\b|\bImage is up to date\b|\bnetwork connection restored\b|\bTransaction finished\b|^\(\d{1,4}/\d{1,4}\) Installing: \S.{0,160}\[done\]|^Setting up \S|^Complete!$|\b(?:attempt|try|retry) \d{1,3}(?:/\d{1,3})?:? (?:succeeded|ok|successful)\b"
 )
 """What was fetched is there: a bar that counts bytes, not the steps of a training loop."""
 

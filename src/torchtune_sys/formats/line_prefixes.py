@@ -41,6 +41,7 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
         (r" {0,6}\d{1,6}\t", True),
         (r"[A-Za-z]\w{1,30}/(?P<rank>\d{1,5}) ", True),
         (r"\[(?P<task>\d{1,5})\](?: |:)", True),
+        (r"\(Worker(?:_[DP]P0)?_TP(?P<rank>\d{1,5})(?:_EP\d{1,5})? pid=(?P<pid>\d{1,9})\) ?", False),  # vLLM
         (r"\((?:[\w.:]{1,60} )?(?:pid|PID)=(?P<pid>\d{1,9})(?:, ip=(?P<host>[\w.:]{2,45}))?\) ?", False),
         (r"\((?:\w{1,40} )?rank=(?P<rank>\d{1,7})(?: pid=(?P<pid>\d{1,9}))?\) ?", False),
         (r"\[pod/(?P<host>[\w.-]{1,253})/[\w.-]{1,63}\] ?", False),

@@ -16,7 +16,7 @@ _TESTS = pattern(
     r"\b(?:pytest|unittest|nosetests|ctest|cargo(?: nextest)?(?: \S+)? test|go test|bats|prove|tox|nox|jest|npm (?:run )?test|make (?:check|test)|\S*_test)\b"
 )
 _BEGINS = pattern(
-    r"=+ test session starts =+|\[=+\] Running \d+ tests?\b|running \d+ tests?$|TAP version \d|Test project \S|=== RUN |\s*Start +\d+: |test_\w{1,120} \(\S|\S{1,200}\.py(?:::\S{1,200})?(?: PASSED| [.sxX]{1,200} {2,}\[)|(?:PASS|FAIL) \S+\.[jt]s"
+    r"=+ test session starts =+|\[=+\] Running \d+ tests?\b|running \d+ tests?$|TAP version \d|Test project \S|=== RUN |\s*Start +\d+: |test_\w{1,120} \(\S|=+ warnings summary =+|\S{1,200}\.py::\S{1,200}$|\S{1,200}\.py(?:::\S{1,200})?(?: PASSED| [.sxX]{1,200} {2,}\[)|(?:PASS|FAIL) \S+\.[jt]s"
 )
 """pytest, GoogleTest, Rust's and TAP's runners, CTest, Go, unittest, Jest: before the output of the first test."""
 _PASSES = pattern(

@@ -115,6 +115,24 @@ def _as_bash_says(words: str) -> str:
     return words
 
 
+_UNMET = re.compile(
+    r"^\W{0,4}The package `(?P<package>[\w.-]{1,60})` requires `(?P<wanted>(?P<name>[\w.-]{1,60})[^`]{0,200})`, but (?:`(?P<found>[^`]{1,40})` is installed|it's not installed)"
+)
+
+
+def _as_pip_says(words: str) -> str:
+    """With pip's words for a package that lacks another one: uv's check tells no release of it.
+
+    >>> _as_pip_says("The package `torch` requires `filelock`, but it's not installed")
+    'torch 0 requires filelock, which is not installed.'
+    """
+    found = _UNMET.match(words)
+    if found is None:
+        return words
+    told = f"but you have {found['name']} {found['found']} which is incompatible" if found["found"] else "which is not installed"
+    return f"{found['package']} 0 requires {found['wanted']}, {told}."
+
+
 _NVML = re.compile(r"\bNVMLError_(?P<name>[A-Z]\w{2,40})\b")
 
 
@@ -134,4 +152,4 @@ def in_common_words(line: str, foreign: Sequence[translations.Translation]) -> s
     "OSError: [Errno 24] Too many open files: '/tmp/x'"
     """
     words = _NUMBERED.sub(_by_number, translations.in_english(line, foreign))
-    return _as_nvml_says(_as_bash_says(_as_gcc_says(_as_libc_says(words))))
+    return _as_nvml_says(_as_pip_says(_as_bash_says(_as_gcc_says(_as_libc_says(words)))))
