@@ -30,10 +30,10 @@ def plain(name: str = "healthy") -> str:
     return as_json.snapshot(load(name), version="0", time="2026-02-03T04:05:06Z")
 
 
-def noisy(number: int, seed: int = 1, name: str = "healthy") -> dict[str, Any]:
-    """A snapshot of the same machine, at another time, under another name, with other addresses."""
+def noisy(number: int, seed: int = 1, name: str = "healthy", **overlay: Any) -> dict[str, Any]:
+    """A snapshot of the same machine, at another time, under another name, with other addresses; ``overlay``: sections of the recording."""
     chance = random.Random(f"{seed} {number}")
-    text = plain(name)
+    text = as_json.snapshot(load(name, **overlay), version="0", time="2026-02-03T04:05:06Z") if overlay else plain(name)
     host = json.loads(text)["facts"]["system"]["hostname"]
     snapshot: dict[str, Any] = json.loads(text.replace(host, f"node-{number:05d}"))
     facts = snapshot["facts"]
@@ -43,16 +43,15 @@ def noisy(number: int, seed: int = 1, name: str = "healthy") -> dict[str, Any]:
     facts["memory"]["total_bytes"] += 4096 * chance.randrange(-500, 500)
     facts["memory"]["oom_kills"] = chance.randrange(9)
     facts["limits"]["pids_current"] = chance.randrange(100, 5000)
-    for node in facts["numa"]["nodes"]:
+    for node in _rows(facts["numa"]["nodes"]):
         node["free_bytes"] = chance.randrange(1 << 33)
         node["memory_bytes"] += 4096 * chance.randrange(-500, 500)
     for place, interface in enumerate(facts["network"]["interfaces"]):
         interface["index"] = place + 1 + chance.randrange(3)
-        for address in interface["addresses"]:
-            if address["address"] != "127.0.0.1":
+        for address in _rows(interface["addresses"]):
+            if address["address"] not in ("127.0.0.1", "::1"):
                 address["address"] = f"10.{chance.randrange(256)}.{chance.randrange(256)}.{chance.randrange(1, 255)}"
-    devices = facts["gpu"]["devices"]
-    for gpu in devices if isinstance(devices, list) else ():
+    for gpu in _rows(facts["gpu"]["devices"]):
         gpu["uuid"] = f"GPU-{chance.randrange(1 << 32):08x}-0000-4000-8000-{chance.randrange(1 << 48):012x}"
         gpu["temperature_c"] = chance.randrange(25, 80)
         gpu["pcie_replays"] = chance.randrange(30)
@@ -66,13 +65,15 @@ def noisy(number: int, seed: int = 1, name: str = "healthy") -> dict[str, Any]:
         place["free_bytes"] = chance.randrange(1 << 40)
         place["inodes_free"] = chance.randrange(1 << 26)
     facts["session"]["env"] |= {"SLURM_PROCID": str(number), "SLURM_JOB_ID": "4711", "SLURMD_NODENAME": f"node-{number:05d}"}
-    controllers = facts["hardware"]["memory_controllers"]
-    for controller in controllers if isinstance(controllers, list) else ():
+    for controller in _rows(facts["hardware"]["memory_controllers"]):
         controller["corrected"] = chance.randrange(20)
-    zones = facts["hardware"]["zones"]
-    for zone in zones if isinstance(zones, list) else ():
+    for zone in _rows(facts["hardware"]["zones"]):
         zone["celsius"] = chance.uniform(20, 60)
     return snapshot
+
+
+def _rows(value: Any) -> list[dict[str, Any]]:
+    return value if isinstance(value, list) else []
 
 
 def seen(number: int, *changes: Change, name: str = "healthy", seed: int = 1) -> Snapshot:
