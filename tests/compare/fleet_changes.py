@@ -69,13 +69,8 @@ def driver(version: str) -> tuple[Change, ...]:
     )
 
 
-def kernel(release: str) -> Raw:
-    return {
-        "files": {
-            "/proc/sys/kernel/osrelease": f"{release}\n",
-            "/proc/version": f"Linux version {release} (build@host) (gcc) #1 SMP\n",
-        }
-    }
+def kernel(release: str) -> Change:
+    return put("system/kernel", release)
 
 
 def microcode(recorded: str, version: str) -> Raw:

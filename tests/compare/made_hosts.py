@@ -45,7 +45,7 @@ def noisy(number: int, seed: int = 1, name: str = "healthy", **overlay: Any) -> 
     facts["limits"]["pids_current"] = chance.randrange(100, 5000)
     for node in _rows(facts["numa"]["nodes"]):
         node["free_bytes"] = chance.randrange(1 << 33)
-        node["memory_bytes"] += 4096 * chance.randrange(-500, 500)
+        node["memory_bytes"] += 4096 * chance.randrange(-500, 500) if node["memory_bytes"] else 0  # of the memory of GPUs
     for place, interface in enumerate(facts["network"]["interfaces"]):
         interface["index"] = place + 1 + chance.randrange(3)
         for address in _rows(interface["addresses"]):

@@ -50,7 +50,26 @@ def test_alike_is_0_and_odd_is_1_and_the_odd_one_is_named(folder: Path) -> None:
         ("node-00009", "python.torch.version", "error")
     ]
     text = run("compare", folder).stdout
-    assert "node-00009" in text and "python.torch.version: 2.6.0+cu124 (usually" in text
+    assert "differs from what is usual (node-00009)\n" in text and "python.torch.version: 2.6.0+cu124 (usually" in text
+    assert "ssh node-00009 torchtune-sys check" in text
+
+
+def test_what_differs_in_the_same_way_is_one_line_and_bytes_are_told_in_large_units(folder: Path) -> None:
+    driver = (put("driver/module_version", "550.54"), put("gpu/driver_version", "550.54"), put("memory/total_bytes", 1 << 39))
+    (folder / "9.json").write_bytes(facts_line(9, *driver))
+    text = run("compare", folder).stdout
+    assert "driver.module_version, gpu.driver_version: 550.54 (usually 580.95.05)" in text
+    assert "memory.total_bytes: 512 GiB (usually 1007 GiB)" in text
+
+
+def test_what_may_not_be_read_is_told_once_for_a_host_and_accuses_it_of_nothing(folder: Path) -> None:
+    closed = [put(path, {"$missing": "denied", "source": "x"}) for path in ("hardware/memory_devices", "software/mps")]
+    (folder / "9.json").write_bytes(facts_line(9, *closed))
+    done = run("compare", folder)
+    assert done.returncode == 3 and "none differ from what is usual, 1 read in part" in done.stdout
+    assert "node-00009: 2 facts of others could not be read there" in done.stdout
+    unread = found(run("compare", folder, "--format", "json"))["unread"]
+    assert [(item["name"], item["partly"]) for item in unread] == [("node-00009", True)]
 
 
 def test_of_two_the_second_is_compared_with_the_first(folder: Path) -> None:

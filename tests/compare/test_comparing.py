@@ -7,6 +7,7 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+from fleet_changes import no_gpus
 from hypothesis import given
 from hypothesis import strategies as st
 from made_hosts import READERS, compared, facts_line, odd, put, store
@@ -103,6 +104,16 @@ def test_a_gpu_that_is_gone_is_one_difference_and_no_other_kind() -> None:
     assert odd(found) == [("node-00009", "gpu.devices[7]")]
     assert found.odd[0].value is None
     assert not found.incomparable
+
+
+def test_a_host_whose_gpus_are_all_gone_is_one_of_those_whose_board_it_has() -> None:
+    found = compared(*ten_hosts()[:4], facts_line(9, no_gpus))
+    assert {(item.host, item.fact.partition("[")[0]) for item in found.odd} == {
+        ("node-00009", "gpu.devices"),
+        ("node-00009", "pci.devices"),
+    }
+    other = facts_line(9, no_gpus, put("cpu/model", "another processor"))
+    assert [item.host for item in compared(*ten_hosts()[:4], other).incomparable] == ["node-00009"]
 
 
 def test_a_family_that_could_not_be_read_is_one_difference() -> None:

@@ -217,3 +217,12 @@ def test_missing_modules_are_told_of_once() -> None:
 def test_soldered_memory_has_no_empty_channels() -> None:
     chips = {"smbios": {"memory_devices": [{"locator": "A", "bank": "", "size_mib": 65536, "form": "soldered"}] * 2}}
     assert judge(load("healthy", answers=chips))["memory-channels-empty"].verdict is Verdict.NA
+
+
+def test_versions_of_firmware_and_microcode_are_read() -> None:
+    cpus = ["processor\t: 0", "microcode\t: 0x2b000590", "", "processor\t: 1", "microcode\t: 0x2b000639", ""]
+    seen = load("healthy", files={"/proc/cpuinfo": cpus, "/sys/class/dmi/id/bios_version": "2.14.2 \n"}).hardware
+    assert not isinstance(seen, Missing)
+    assert (seen.bios, seen.microcode) == ("2.14.2", "0x2b000590, 0x2b000639")
+    arm = load("typical/gh200").hardware
+    assert not isinstance(arm, Missing) and isinstance(arm.microcode, Missing) and arm.microcode.why is Why.ABSENT

@@ -16,7 +16,7 @@ from torchtune_sys.fleet.divisions import Divided, divide
 from torchtune_sys.fleet.kinds import kinds
 from torchtune_sys.fleet.leaves import KNOWN
 from torchtune_sys.fleet.left_out import ASKED_FOR
-from torchtune_sys.fleet.spread import BROKEN, NOT_THERE, UNSEEN, Spread, are_alike, spread
+from torchtune_sys.fleet.spread import BROKEN, CLOSED, NOT_THERE, UNSEEN, Spread, are_alike, spread
 from torchtune_sys.fleet.store import Family, HostFacts, Store
 from torchtune_sys.fleet.weights import Readers
 from torchtune_sys.host.environment import secret_name
@@ -36,7 +36,7 @@ from torchtune_sys.model.comparison import (
     Various,
 )
 
-_RULES_SHOWN = _FAMILIES_SHOWN = 3
+_RULES_SHOWN = _FAMILIES_SHOWN = _CLOSED_SHOWN = 3
 _FEW_TELL = 8
 """Where most hosts do not tell a fact, so many must for one of them to be odd."""
 _VARIABLE = "session.env["
@@ -55,6 +55,7 @@ class Comparing:
         self._readers = readers
         self._odd: list[Odd] = []
         self._incomparable: list[Incomparable] = []
+        self._closed: dict[int, list[str]] = {}
 
     def among_themselves(self, unread: tuple[Unread, ...] = ()) -> Comparison:
         """Compare each kind of hosts by itself, against what is usual there."""
@@ -120,7 +121,10 @@ class Comparing:
             groups=tuple(groups),
             various=tuple(sorted(various, key=lambda item: (item.weight.rank, item.fact))),
             incomparable=tuple(sorted(self._incomparable, key=lambda item: item.host)),
-            unread=unread,
+            unread=(
+                *unread,
+                *(Unread(name=self._name(host), why=_closed(facts), partly=True) for host, facts in self._closed.items()),
+            ),
             findings=findings(hosts),
         )
 
@@ -162,7 +166,14 @@ class Comparing:
     def _note(self, fact: str, values: dict[int, bytes], usual: bytes, alike: dict[bytes, bytes]) -> None:
         for host, value in values.items():
             if alike.get(value, value) != usual:
-                self._odd.append(self._one(host, fact, value, usual))
+                self._note_one(host, fact, value, usual)
+
+    def _note_one(self, host: int, fact: str, value: bytes, usual: bytes) -> None:
+        """Note that a host is odd; facts at which who looked might not are told together: that is no property of the host."""
+        if value in CLOSED and "." in fact:
+            self._closed.setdefault(host, []).append(fact)
+        else:
+            self._odd.append(self._one(host, fact, value, usual))
 
     def _note_division(self, one: Divided, divided: dict[str, tuple[Spread, dict[int, bytes]]]) -> None:
         """Note a division: a host that has another value than its own group is odd."""
@@ -171,7 +182,7 @@ class Comparing:
             for host, value in values.items():
                 usual = one.values[one.member[host]][fact]
                 if found.alike.get(value, value) != usual:
-                    self._odd.append(self._one(host, fact, value, usual))
+                    self._note_one(host, fact, value, usual)
 
     def _group(self, number: int, one: Divided, place: int) -> Group:
         facts = [
@@ -204,7 +215,7 @@ class Comparing:
                     continue
                 if fact.startswith(_VARIABLE) and NOT_THERE in (value, usual) and one.variables != two.variables:
                     continue
-                self._odd.append(self._one(host, fact, value, usual))
+                self._note_one(host, fact, value, usual)
         return True
 
     # What a difference weighs
@@ -226,6 +237,11 @@ class Comparing:
             if weight is not None:
                 return DifferenceWeight(weight) if weight in {item.value for item in DifferenceWeight} else DifferenceWeight.NOISE
         return self._readers.weight(_SEEN_AS.get(fact, fact))
+
+
+def _closed(facts: Sequence[str]) -> str:
+    shown = ", ".join(facts[:_CLOSED_SHOWN]) + (" …" if len(facts) > _CLOSED_SHOWN else "")
+    return f"{len(facts)} fact{'s' if len(facts) != 1 else ''} of others could not be read there without a privilege ({shown})"
 
 
 def _different(family: Family, all_hosts: Sequence[HostFacts], hosts: Sequence[int]) -> Iterable[tuple[str, dict[int, bytes]]]:

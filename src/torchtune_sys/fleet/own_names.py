@@ -94,7 +94,8 @@ def _addresses(seen: Snapshot) -> set[str]:
     if isinstance(seen.network, Missing):
         return set()
     own = {address.address for interface in known(seen.network.interfaces, ()) for address in known(interface.addresses, ())}
-    return (own | set(known(seen.network.hostname_addresses, ()))) - {"127.0.0.1", "::1", "0.0.0.0", "::"}
+    found = own | set(known(seen.network.hostname_addresses, ()))
+    return {address for address in found if address not in ("::1", "0.0.0.0", "::") and not address.startswith("127.")}
 
 
 def _job(seen: Snapshot) -> set[str]:

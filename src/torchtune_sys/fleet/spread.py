@@ -14,9 +14,13 @@ UNSEEN = frozenset(f'{{"{MISSING}":"{why.value}"}}'.encode() for why in Why if w
 """Values that say that nobody could look. *absent* and *not-supported* are no such values: there it was looked."""
 BROKEN = frozenset(f'{{"{MISSING}":"{why.value}"}}'.encode() for why in (Why.CRASHED, Why.FAILED, Why.TIMEOUT, Why.UNPARSED))
 """Of these, what a host does differently; the others depend on who looks, and from where."""
+CLOSED = frozenset(f'{{"{MISSING}":"{why.value}"}}'.encode() for why in (Why.DENIED, Why.HIDDEN))
+"""Of these, what depends on who looks, and from where, alone."""
 _QUANTITY = re.compile(
     r"_(?:bytes|kib|mib|khz|mts|celsius)\Z|^limits\.limits\[nproc\]|^sysctl\.settings\[[^\]]*\]\.running\Z|\.inodes\Z"
 )
+_OF_FILES = "document."
+"""What is told of the files, not of the hosts: those of one name are no group of hosts."""
 _ALIKE = 1.01
 """Quantities within a hundredth are alike, where hosts do not have them exactly alike: what is left of the same memory differs by firmware."""
 _EXACT_SHARE = 0.8
@@ -43,7 +47,7 @@ def spread(fact: str, counts: dict[bytes, int]) -> Spread:
         merged[alike.get(value, value)] = merged.get(alike.get(value, value), 0) + count
     total = sum(merged.values())
     usual, top = max(merged.items(), key=lambda item: item[1])
-    many = tuple(value for value, count in merged.items() if _is_group(count, total, top))
+    many = tuple(value for value, count in merged.items() if _is_group(count, total, top) and not fact.startswith(_OF_FILES))
     if len(many) > 1:
         return Spread(None, many, alike, 0)
     if 2 * top <= total and len(merged) > 2 and 2 * len(merged) > total:

@@ -38,23 +38,33 @@ class Readers:
         self._found: dict[tuple[frozenset[str], str], tuple[Rule, ...]] = {}
 
     def of(self, fact: str) -> tuple[Rule, ...]:
-        """Return the rules that read ``network.interfaces[eth0].mtu``, or what lies below it; the worst first."""
+        """Return the rules that read ``network.interfaces[eth0].mtu``, or what lies below it; the worst first, of these those whose names say it, and that read little else."""
         family, *below = _STEP.sub("", fact).split(".")
         steps, key = frozenset((_OF_SNAPSHOT + family, *below)), _key(fact)
         if (steps, key) not in self._found:
             rules = (
-                rule
+                (rule.severity.rank, -_shared(rule.id, (family, *below, key)), len(words), rule.id, rule)
                 for rule, words in self._words
                 if family not in rule.measures_by
                 and steps <= words
                 and (not key or key in words or key.rpartition(".")[2] in words)
             )
-            self._found[steps, key] = tuple(sorted(rules, key=lambda rule: (rule.severity.rank, rule.id)))
+            self._found[steps, key] = tuple(rule for *_, rule in sorted(rules, key=lambda found: found[:4]))
         return self._found[steps, key]
 
     def weight(self, fact: str) -> DifferenceWeight:
         readers = self.of(fact)
         return DifferenceWeight(readers[0].severity.value) if readers else DifferenceWeight.NOISE
+
+
+def _shared(rule: str, steps: Iterable[str]) -> int:
+    """Return how many words of the rule's name stand in those of the fact.
+
+    >>> _shared("nvml-driver-library-mismatch", ("driver", "library_version"))
+    2
+    """
+    fact = ".".join(steps)
+    return sum(word in fact for word in rule.split("-") if len(word) > 2)
 
 
 def _key(fact: str) -> str:

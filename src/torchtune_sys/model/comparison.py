@@ -75,10 +75,12 @@ class Incomparable(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Unread(msgspec.Struct, frozen=True, kw_only=True):
-    """A file, a line or a host that gave nothing to compare."""
+    """A file, a line or a host that gave nothing to compare, or less than others."""
 
     name: str
     why: str
+    partly: bool = False
+    """Whether the rest of it is compared."""
 
 
 class Kind(msgspec.Struct, frozen=True, kw_only=True):

@@ -14,7 +14,8 @@ from torchtune_sys.model.patterns import pattern
 from torchtune_sys.render import layout
 from torchtune_sys.render.layout import Line, Style, clean, cut, line
 from torchtune_sys.render.markdown import cell
-from torchtune_sys.render.node_set import node_set
+from torchtune_sys.render.node_set import is_host_name, node_set
+from torchtune_sys.render.report_head import size
 
 _BUNDLES, _FACTS, _ROWS = 20, 6, 8
 _VALUE, _HOSTS = 60, 60
@@ -30,7 +31,7 @@ _AGAINST = {
 
 def text(value: Comparison, style: Style, *, whole: bool = False) -> str:
     """Return the comparison for a terminal; ``whole``: everything, however long."""
-    return layout.render(_lines(value, whole), style)
+    return layout.render([*_lines(value, whole), *_next(value, style)], style)
 
 
 def _lines(value: Comparison, whole: bool) -> Iterator[Line]:
@@ -46,21 +47,37 @@ def _lines(value: Comparison, whole: bool) -> Iterator[Line]:
     yield from _more(len(value.various), _ROWS, whole, "facts that nearly each host has otherwise")
     yield from _findings(value, whole)
     yield from _reasons("Not compared", [(item.host, item.why) for item in value.incomparable], whole)
-    yield from _reasons("Not read", [(item.name, item.why) for item in value.unread], whole, "inputs")
+    not_read, in_part = _unread(value)
+    yield from _reasons("Not read", not_read, whole, "inputs")
+    yield from _reasons("Read in part", in_part, whole)
+
+
+def _unread(value: Comparison) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
+    """Return what was not read, and what was read in part."""
+    return tuple([(item.name, item.why) for item in value.unread if item.partly == partly] for partly in (False, True))  # type: ignore[return-value]
 
 
 def _headline(value: Comparison) -> str:
     if sum(kind.hosts for kind in value.kinds) < (2 if value.against == "majority" else 1):
-        return f"nothing to compare: {value.hosts:,} host{'s' if value.hosts != 1 else ''} read, {len(value.unread):,} not read"
-    odd = len({item.host for item in value.odd})
+        return (
+            f"nothing to compare: {value.hosts:,} host{'s' if value.hosts != 1 else ''} read, {len(_unread(value)[0]):,} not read"
+        )
+    found = dict.fromkeys(host for hosts, _ in bundles(value.odd) for host in hosts)
+    odd = len(found)
     against = "the first" if _is_pair(value) else _AGAINST[value.against][0]
     verb = "differs" if odd == 1 else "differ"
-    parts = [f"{value.hosts:,} host{'s' if value.hosts != 1 else ''}", f"{f'{odd:,}' if odd else 'none'} {verb} from {against}"]
+    names = f" ({cut(node_set(clean(host) for host in found), _HOSTS)})" if found else ""
+    parts = [
+        f"{value.hosts:,} host{'s' if value.hosts != 1 else ''}",
+        f"{f'{odd:,}' if odd else 'none'} {verb} from {against}{names}",
+    ]
     divisions = {group.division for group in value.groups}
     if divisions:
         parts.append(f"{len(value.groups):,} groups")
     parts += [
-        f"{len(items):,} {words}" for items, words in ((value.incomparable, "not compared"), (value.unread, "not read")) if items
+        f"{len(items):,} {words}"
+        for items, words in zip((value.incomparable, *_unread(value)), ("not compared", "not read", "read in part"), strict=True)
+        if items
     ]
     return ": ".join(parts[:2]) + "".join(f", {part}" for part in parts[2:])
 
@@ -89,19 +106,44 @@ def _odd(value: Comparison, whole: bool) -> Iterator[Line]:
     found = bundles(value.odd)
     for hosts, facts in found[: None if whole else _BUNDLES]:
         yield line((_hosts(hosts, whole), "bold"), label="", indent=0, hang=2)
-        for item in facts[: None if whole else _FACTS]:
+        same = _alike(facts, "the first:" if _is_pair(value) else _AGAINST[value.against][1])
+        for sentence, items in same[: None if whole else _FACTS]:
+            names = [clean(item.fact) for item in items]
+            heavy = items[0].weight in (DifferenceWeight.ERROR, DifferenceWeight.WARNING)
             rules = (
-                f"  ({', '.join(item.rules[:2])})"
-                if item.rules and item.weight in (DifferenceWeight.ERROR, DifferenceWeight.WARNING)
-                else ""
+                items[0].rules[:2] if heavy and items[0].value is not None else ()
+            )  # who reads an entry's fields says nothing of its absence
+            readers = f"  ({', '.join(rules)})" if rules else ""
+            yield line(
+                f"{', '.join(names) if whole else _few(names)}: {sentence}{readers}",
+                label=_label(items[0].weight),
+                indent=2,
+                hang=11,
             )
-            word = "the first:" if _is_pair(value) else _AGAINST[value.against][1]
-            sentence = (
-                f"{clean(item.fact)}: {difference(_limit(item.fact, item.value), _limit(item.fact, item.usual), word)}{rules}"
-            )
-            yield line(sentence, label=_label(item.weight), indent=2, hang=11)
-        yield from _more(len(facts), _FACTS, whole, "facts", 11)
+        yield from _more(sum(len(items) for _, items in same[_FACTS:]), 0, whole, "facts", 11)
     yield from _more(len(found), _BUNDLES, whole, "sets of hosts that differ")
+
+
+def _alike(facts: Sequence[Odd], word: str) -> list[tuple[str, list[Odd]]]:
+    """Return what is told in one line: facts that differ in the same way, as the driver's version that five places tell."""
+    found: dict[tuple[DifferenceWeight, str], list[Odd]] = {}
+    for item in facts:
+        value, usual = _said(item.fact, item.value, item.usual)
+        found.setdefault((item.weight, difference(value, usual, word)), []).append(item)
+    return [(sentence, items) for (_, sentence), items in found.items()]
+
+
+def _next(value: Comparison, style: Style) -> Iterator[Line]:
+    """Yield what to run now, for the host that is told first."""
+    for hosts, facts in bundles(value.odd)[:1]:
+        if facts[0].weight is not DifferenceWeight.NOISE and is_host_name(hosts[0]):
+            yield line(
+                f"ssh {hosts[0]} {style.program} check",
+                (" (says what is wrong there, and what to do)", "dim"),
+                label=("next", "bold"),
+                indent=2,
+                hang=11,
+            )
 
 
 def _hosts(hosts: Sequence[str], whole: bool, noun: str = "hosts") -> str:
@@ -142,6 +184,18 @@ def _limit(fact: str, value: Any) -> Any:
     return "unlimited" if value is None and fact.startswith("limits.limits[") else value
 
 
+def _said(fact: str, value: Any, usual: Any) -> tuple[Any, Any]:
+    """Return both as people say them; bytes in larger units, where these tell them apart.
+
+    >>> _said("memory.total_bytes", 1 << 40, 1 << 36), _said("memory.total_bytes", 1 << 40, (1 << 40) + 1)
+    (('1 TiB', '64 GiB'), (1099511627776, 1099511627777))
+    """
+    if fact.endswith("_bytes") and isinstance(value, int) and isinstance(usual, int):
+        sizes = size(value), size(usual)
+        return sizes if sizes[0] != sizes[1] else (value, usual)
+    return _limit(fact, value), _limit(fact, usual)
+
+
 def _few(items: list[str]) -> str:
     return ", ".join(items) if len(items) <= _MANY else f"{', '.join(items[:_MANY])} and {len(items) - _MANY} more"
 
@@ -173,12 +227,18 @@ def _group(groups: list[Group], value: Comparison, whole: bool) -> Iterator[Line
         yield line(f"{letter}: {_hosts(group.hosts, whole)}", indent=2, hang=5)
     yield from _more(len(groups), _ROWS, whole, "groups")
     values = [{fact.fact: fact.value for fact in group.facts} for group in shown]
-    for fact in facts[: None if whole else _ROWS]:
+    same: dict[tuple[DifferenceWeight, str], list[str]] = {}
+    for fact in facts:
+        told = [_limit(fact.fact, found.get(fact.fact)) for found in values]
+        there = all(value is None or value is True for value in told)  # an entry of a list, or not
         members = "; ".join(
-            f"{letter} {_short(_limit(fact.fact, found.get(fact.fact)))}" for letter, found in zip(letters, values, strict=False)
+            f"{letter} {_short(value, (value is None or None) if there else '')}"
+            for letter, value in zip(letters, told, strict=False)
         )
-        yield line(f"{clean(fact.fact)}: {members}", label=_label(fact.weight), indent=2, hang=11)
-    yield from _more(len(facts), _ROWS, whole, "facts", 11)
+        same.setdefault((fact.weight, members), []).append(clean(fact.fact))
+    for (weight, members), names in list(same.items())[: None if whole else _ROWS]:
+        yield line(f"{', '.join(names) if whole else _few(names)}: {members}", label=_label(weight), indent=2, hang=11)
+    yield from _more(sum(map(len, list(same.values())[_ROWS:])), 0, whole, "facts", 11)
 
 
 def _letters(place: int) -> str:
@@ -229,7 +289,8 @@ def markdown(value: Comparison) -> str:
         ("Nearly each host has another value", [(one.fact, f"{one.values} values") for one in value.various]),
         ("Found by check", [(one.rule, _hosts(one.hosts, False)) for one in value.findings]),
         ("Not compared", [(one.host, one.why) for one in value.incomparable]),
-        ("Not read", [(one.name, one.why) for one in value.unread]),
+        ("Not read", _unread(value)[0]),
+        ("Read in part", _unread(value)[1]),
     ):
         if items:
             rows += [f"## {title}", "", *(f"- {cell(name)}: {cell(why)}" for name, why in items), ""]

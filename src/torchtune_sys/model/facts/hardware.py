@@ -71,5 +71,9 @@ class HardwareFacts(msgspec.Struct, frozen=True, kw_only=True):
     """Thermal zones that have a hot or critical trip point, and sensors of NVMe drives and network cards with a critical limit."""
     throttled: Fact[int] = _NOT_READ
     """Times that a processor package slowed down for heat since boot (x86), the highest of the packages looked at."""
+    bios: Fact[str] = _NOT_READ
+    """The version of the machine's firmware (DMI)."""
+    microcode: Fact[str] = _NOT_READ
+    """That of the processors; several where they differ. ABSENT where the kernel does not tell (Arm)."""
     services: Fact[tuple[ServiceLoad, ...]] = _NOT_READ
     """Measured over a second, only with ``--live``; this session and jobs left out. ABSENT without ``--live``."""

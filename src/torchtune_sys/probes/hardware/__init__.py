@@ -1,1 +1,1 @@
-"""The machine: /sys/class/hwmon, /sys/devices/system/edac, clocks, memory modules of the SMBIOS table, load of services."""
+"""The machine: /sys/class/hwmon, /sys/devices/system/edac, clocks, memory modules of the SMBIOS table, versions of firmware (/sys/class/dmi/id/bios_version) and microcode (/proc/cpuinfo), load of services."""

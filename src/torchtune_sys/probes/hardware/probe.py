@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import msgspec
 
 from torchtune_sys.host import queries
@@ -26,6 +28,8 @@ _DAEMONS = (
     ("ntpd", ("ntp", "ntpd", "ntpsec", "openntpd", "ntpd-rs", "xntpd")),
     ("ptp4l", ("ptp4l", "phc2sys", "timemaster", "sfptpd")),
 )
+_CPUINFO = "/proc/cpuinfo"
+_REVISION = re.compile(r"^microcode\t: (\w{1,32})$", re.MULTILINE)
 _THROTTLE = "thermal_throttle/package_throttle_count"
 _MOST = 64
 _PORTABLE = (8, 9, 10, 14, 30, 31, 32)
@@ -44,8 +48,16 @@ def probe(host: Host, intent: Workload) -> HardwareFacts:
         memory_controllers=_controllers(host),
         zones=_zones(host),
         throttled=_throttled(host),
+        bios=host.word("/sys/class/dmi/id/bios_version"),
+        microcode=_microcode(host),
         services=_services(host) if intent.live else Missing(Why.ABSENT, "--live", "not measured"),
     )
+
+
+@fact
+def _microcode(host: Host) -> Fact[str]:
+    found = set(_REVISION.findall(need(host.text(_CPUINFO))))
+    return ", ".join(sorted(found)) if found else Missing(Why.ABSENT, _CPUINFO, "names no microcode")
 
 
 @fact
