@@ -192,7 +192,7 @@ def _said(fact: str, value: Any, usual: Any) -> tuple[Any, Any]:
     """
     if fact.endswith("_bytes") and isinstance(value, int) and isinstance(usual, int):
         sizes = size(value), size(usual)
-        return sizes if sizes[0] != sizes[1] else (value, usual)
+        return sizes if sizes[0] != sizes[1] and abs(value - usual) * 100 > usual else (value, usual)
     return _limit(fact, value), _limit(fact, usual)
 
 
