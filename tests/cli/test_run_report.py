@@ -42,7 +42,10 @@ LOSES = {
         "ln -s ../late.service /etc/systemd/system/multi-user.target.wants/late.service",
         "late.service (loads /etc/my.conf, line 1) sets it to 4000 then: systemctl disable late.service",
     ),
-    "rc.local": ("printf '#!/bin/sh\\nsysctl -w vm.max_map_count=4000\\n' >/etc/rc.local", "/etc/rc.local sets it to 4000"),
+    "rc.local": (
+        "printf '#!/bin/sh\\nsysctl -w vm.max_map_count=4000\\n' >/etc/rc.local; chmod 755 /etc/rc.local",
+        "/etc/rc.local sets it to 4000",
+    ),
 }
 
 

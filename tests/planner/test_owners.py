@@ -44,7 +44,21 @@ OWNERS: dict[str, tuple[dict[str, Any], str, dict[str, str]]] = {
         "this is a container (kubernetes)",
         {"net.core.somaxconn": "securityContext.sysctls", "limit nofile": "the runtime's", "": "the container's host"},
     ),
-    "WSL": ({"kernel": "5.15.153.1-microsoft-standard-WSL2"}, "Windows starts this kernel", {"": ".wslconfig"}),
+    "LXC": (
+        {"files": {"/run/systemd/container": "lxc\n"}},
+        "this is a container (lxc)",
+        {"net.core.somaxconn": "lxc.sysctl.net.core.somaxconn", "limit nofile": "lxc.prlimit.nofile", "": "the container's host"},
+    ),
+    "nspawn": (
+        {"files": {"/run/systemd/container": "systemd-nspawn\n"}},
+        "this is a container (nspawn)",
+        {"limit nofile": "under [Exec] of its .nspawn file", "": "the container's host"},
+    ),
+    "WSL": (
+        {"kernel": "5.15.153.1-microsoft-standard-WSL2"},
+        "Windows starts this kernel",
+        {"limit nofile": "system.conf of the guest", "": ".wslconfig"},
+    ),
 }
 ASKING = {
     "max-map-count-low.fail": "vm.max_map_count",
@@ -80,7 +94,7 @@ def test_the_owner_of_the_whole_system(owner: str, host: str) -> None:
     assert plan.changes == () and plan.files == ()
     refused = {refusal.key: refusal for refusal in plan.refused}
     if not refused:  # where a container or WSL is, some rules have nothing to say
-        assert owner in ("a container", "a pod", "WSL")
+        assert owner in ("a container", "a pod", "LXC", "nspawn", "WSL")
         return
     assert reason in refused[ASKING[host]].reason
     assert ways.get(ASKING[host], ways[""]) in refused[ASKING[host]].way
@@ -113,6 +127,61 @@ def test_what_a_later_file_may_do_is_told() -> None:
     plan = planned("iommu-translates-gpu-traffic.fail", {"files": {"/usr/sbin/update-grub": ""}})
     told = [words for change in plan.changes for words in change.later if "GRUB_CMDLINE_LINUX anew wins" in words]
     assert len(told) == 1
+
+
+GRUB_D = "/etc/default/grub.d"
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "told"),
+    [
+        ("99-zz-site.cfg", 'GRUB_CMDLINE_LINUX="quiet"', True),
+        ("99-zz-site.cfg", 'GRUB_CMDLINE_LINUX="$GRUB_CMDLINE_LINUX quiet"', False),
+        ("kdump-tools.cfg", 'GRUB_CMDLINE_LINUX_DEFAULT="$GRUB_CMDLINE_LINUX_DEFAULT crashkernel=512M"', False),
+        ("10-site.cfg", 'GRUB_CMDLINE_LINUX="quiet"', False),
+    ],
+)
+def test_the_file_of_grub_that_takes_the_argument_away_is_named(name: str, text: str, told: bool) -> None:
+    plan = planned(
+        "iommu-translates-gpu-traffic.fail", {"files": {"/usr/sbin/update-grub": "", f"{GRUB_D}/{name}": f"# x\n{text}\n"}}
+    )
+    (change,) = plan.changes
+    assert any(words.startswith(f"{GRUB_D}/{name}:2 sets GRUB_CMDLINE_LINUX anew") for words in change.later) is told
+
+
+@pytest.mark.parametrize(
+    ("tools", "command"),
+    [
+        (("dracut",), "sudo dracut --force --regenerate-all"),
+        (("mkinitcpio",), "sudo mkinitcpio -P"),
+        (("update-initramfs", "dracut"), "sudo update-initramfs -u -k all"),
+        ((), None),
+    ],
+)
+def test_an_option_of_a_module_names_what_makes_this_host_s_initramfs(tools: tuple[str, ...], command: str | None) -> None:
+    plan = planned("uvm-hmm-stops-cuda.fail", {"files": {f"/usr/bin/{tool}": "" for tool in tools}})
+    (change,) = plan.changes
+    assert [words.rpartition(": ")[2] for words in change.later if "initramfs" in words] == [command] * (command is not None)
+
+
+@pytest.mark.parametrize(
+    ("files", "told"),
+    [
+        ({"/etc/ssh/sshd_config": "Include x\nUsePAM no\n"}, "/etc/ssh/sshd_config:2 has UsePAM no"),
+        ({"/etc/ssh/sshd_config": "UsePAM no\n", "/etc/ssh/sshd_config.d/50-x.conf": "UsePAM yes\n"}, ""),
+        ({"/etc/pam.d/sshd": "@include common\n", "/etc/pam.d/common": "session required pam_unix.so\n"}, "names pam_limits.so"),
+        ({"/etc/pam.d/sshd": "session include common\n", "/etc/pam.d/common": "session required pam_limits.so\n"}, ""),
+        ({"/etc/pam.d/sshd": "session include elsewhere\n"}, ""),
+        (
+            {"/etc/pam.d/sshd": "session include sshd\nsession include other\n", "/etc/pam.d/other": "session include sshd\n"},
+            "names pam_limits",
+        ),
+    ],
+)
+def test_where_no_login_reads_the_limits_it_is_told(files: dict[str, str], told: str) -> None:
+    plan = planned("nofile-limit-too-low.fail", {"files": files})
+    (change,) = plan.changes
+    assert [told in words for words in change.later if "PAM" in words] == [True] * bool(told)
 
 
 @pytest.mark.parametrize(
@@ -181,6 +250,13 @@ def test_on_rpm_ostree_arguments_go_by_its_tool() -> None:
         ),
         (("/usr/bin/kernelstub", "/usr/bin/bootctl"), "sudo kernelstub --add-options iommu=pt"),
         (("/usr/bin/bootctl",), "/etc/kernel/cmdline and in the options of the files in /boot/loader/entries"),
+        (("/etc/kernel/proxmox-boot-uuids", "/etc/kernel/cmdline", "/usr/sbin/update-grub"), "sudo proxmox-boot-tool refresh"),
+        (("/boot/firmware/cmdline.txt",), "add iommu=pt to the one line of /boot/firmware/cmdline.txt, and reboot"),
+        (("/etc/default/flash-kernel", "/boot/extlinux/extlinux.conf"), "LINUX_KERNEL_CMDLINE in /etc/default/flash-kernel"),
+        (("/boot/extlinux/extlinux.conf", "/usr/bin/bootctl"), "the line APPEND of /boot/extlinux/extlinux.conf"),
+        (("/etc/update-extlinux.conf", "/boot/extlinux/extlinux.conf"), "default_kernel_opts in /etc/update-extlinux.conf"),
+        (("/efi/EFI/Linux/arch.efi", "/usr/bin/mkinitcpio", "/usr/bin/bootctl"), "sudo mkinitcpio -P"),
+        (("/boot/efi/EFI/Linux/6.1.efi", "/usr/bin/dracut"), "in a file of /etc/dracut.conf.d"),
         (("/run/ostree-booted", "/usr/bin/bootc"), 'kargs = ["iommu=pt"] in a file of /usr/lib/bootc/kargs.d'),
         ((), "add iommu=pt to the kernel's arguments in the boot loader's own configuration"),
     ],

@@ -10,7 +10,7 @@ class ContainerWays(msgspec.Struct, frozen=True, kw_only=True):
     sysctl: str = ""
     """Takes ``key``; ``""`` where the host sets it."""
     limit: str
-    """Takes ``item`` of limits.conf(5)."""
+    """Takes ``item`` of limits.conf(5), and ``unit``, as systemd.exec(5) calls it."""
 
 
 _OTHER = ContainerWays(gpus="by its runtime's own option", limit="raise the limit {item} of what starts the container")
@@ -28,7 +28,7 @@ _WAYS = {
     "kubernetes": ContainerWays(
         gpus="nvidia.com/gpu under resources.limits of the pod",
         sysctl="securityContext.sysctls of the pod: name {key}",
-        limit="raise the runtime's limit {item}: Limit…= of the node's unit containerd or crio, by systemctl edit",
+        limit="raise the runtime's limit {item}: {unit}= of the node's unit containerd or crio, by systemctl edit",
     ),
     "apptainer": ContainerWays(
         gpus="apptainer exec --nv",
@@ -41,7 +41,7 @@ _WAYS = {
     ),
     "nspawn": ContainerWays(
         gpus="Bind=/dev/nvidia… under [Files] of its .nspawn file, and DeviceAllow= of its unit",
-        limit="Limit…= for {item} under [Exec] of its .nspawn file",
+        limit="{unit}=… under [Exec] of its .nspawn file",
     ),
 }
 """Sources: docker-run(1), podman-run(1); kubernetes.io, Using sysctls in a Kubernetes Cluster and Schedule GPUs; apptainer.org, GPU Support;
@@ -51,7 +51,7 @@ lxc.container.conf(5) and the options of Incus's instances; systemd.nspawn(5).""
 def ways(kind: str) -> ContainerWays:
     """Return the ways of a kind of container, as the fact ``system.container`` calls it.
 
-    >>> ways("lxc").limit.format(item="nofile"), ways("other").sysctl
-    ('lxc.prlimit.nofile = … in the container\\'s configuration (Incus, LXD: limits.kernel.nofile)', '')
+    >>> ways("nspawn").limit.format(item="nofile", unit="LimitNOFILE"), ways("other").sysctl
+    ('LimitNOFILE=… under [Exec] of its .nspawn file', '')
     """
     return _WAYS.get(kind, _OTHER)

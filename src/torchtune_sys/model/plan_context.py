@@ -21,6 +21,7 @@ TOOLS = (
     *("systemctl", "udevadm", "systemd-tmpfiles"),
     *("update-grub", "grub-mkconfig", "grub2-mkconfig", "grubby", "rpm-ostree", "bootc"),
     *("transactional-update", "sdbootutil", "kernelstub", "bootctl"),
+    *("update-initramfs", "mkinitcpio", "dracut"),
 )
 
 
@@ -108,9 +109,17 @@ class PlanContext(msgspec.Struct, frozen=True, kw_only=True):
     """``rpm-ostree`` where /etc may be written but the kernel's arguments belong to a tool."""
     boot_entries: tuple[tuple[str, ...], ...] = ()
     """By entry of the boot loader, the kernel arguments of the next boot; empty where that could not be seen."""
+    boot_way: str = ""
+    """What a person does for a kernel argument, where a file tells of a boot loader that no tool of ours speaks to."""
+    boot_way_first: bool = False
+    """Whether a tool that is there as well (update-grub) would be the wrong one."""
+    grub_resets: tuple[str, ...] = ()
+    """Lines behind our file of /etc/default/grub.d that set the arguments anew."""
     tuned: tuple[TunedOption, ...] = ()
     boot_settings: tuple[BootSetting, ...] = ()
     limit_lines: tuple[LimitLine, ...] = ()
+    limits_unread: str = ""
+    """Why logins by ssh do not read the files of limits."""
     unwritable: dict[str, str] = {}
     """Places that would be written, with what keeps that from being done."""
     device_names: dict[str, str] = {}

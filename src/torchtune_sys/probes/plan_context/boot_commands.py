@@ -1,20 +1,24 @@
-"""Kernel settings that a command sets once the host is up: enabled units, /etc/rc.local, and cron's ``@reboot``.
+"""Kernel settings that a command sets once the host is up: enabled units, /etc/rc.local, cron's ``@reboot``, and what cloud-init does at each boot.
 
-They run after the files of sysctl.d and tmpfiles.d were read, and so have the last word. Only units below /etc/systemd/system are
-read, where administrators put theirs.
+They run after the files of sysctl.d and tmpfiles.d were read, and so have the last word. Units are read that a link below /etc/systemd/system
+enables, wherever they lie, with their drop-ins; and what programs that set a governor or values below /sys at boot are configured to.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.plan_context import BootSetting
 from torchtune_sys.model.values import Missing
+from torchtune_sys.probes.drop_ins import files_by_name, first_text
 from torchtune_sys.probes.sysctl.files import SYSCTL_CONF, key_path, parse_lines
 
 _UNITS = "/etc/systemd/system"
+_FOLDERS = (_UNITS, "/usr/local/lib/systemd/system", "/usr/lib/systemd/system", "/lib/systemd/system")
+"""Of the folders of systemd.unit(5) those that are there at the next boot."""
 _CRON = ("/etc/crontab", "/var/spool/cron/crontabs/root", "/var/spool/cron/root")
+_CLOUD, _PER_BOOT = "/etc/cloud/cloud.cfg.d", "/var/lib/cloud/scripts/per-boot"
 _ENDS = (";", "&&", "||", "|", "&")
 _MOST = 200
 """Units that are read at most."""
@@ -24,16 +28,54 @@ _WORDS, _LOADS = 2000, 16
 
 def probe(host: Host) -> tuple[BootSetting, ...]:
     found: list[BootSetting] = []
-    for unit, text in _units(host):
-        commands = [line.partition("=")[2] for line in text.splitlines() if line.strip().startswith("Exec")]
-        found += _settings(host, commands, unit, unit)
-    local = host.text("/etc/rc.local")
-    found += [] if isinstance(local, Missing) else _settings(host, local.splitlines(), "/etc/rc.local", "")
+    units = dict(_units(host))
+    for unit, text in units.items():
+        found += _settings(host, _started(text), unit, unit)
+        for place in files_by_name(host, (f"{folder}/{unit}.d" for folder in _FOLDERS)).values():
+            for number, line in enumerate(_lines(host, place), 1):
+                found += _settings(host, _started(line), f"{place}:{number}", "")
+    found += _configured(host, units)
+    for script in _scripts(host):
+        found += _settings(host, _lines(host, script), script, "")
+    for place in files_by_name(host, (_CLOUD,), ".cfg").values():
+        found += _settings(host, bootcmd(_lines(host, place)), f"{place} (bootcmd)", "")
     for place in (*_CRON, *(f"/etc/cron.d/{name}" for name in _names(host, "/etc/cron.d"))):
         table = host.text(place)
         lines = [] if isinstance(table, Missing) else [line for line in table.splitlines() if line.lstrip().startswith("@reboot")]
         found += _settings(host, lines, place, "")
     return tuple(found)
+
+
+def _scripts(host: Host) -> Iterator[str]:
+    """Yield the scripts that run at boot; systemd and cloud-init leave out one that is not executable (systemd-rc-local-generator(8))."""
+    for path in ("/etc/rc.local", *(f"{_PER_BOOT}/{name}" for name in _names(host, _PER_BOOT))):
+        seen = host.stat(path)
+        if (
+            isinstance(seen, Missing) or not seen.device or seen.mode & 0o111
+        ):  # a recording that holds the text alone tells no mode
+            yield path
+
+
+def _lines(host: Host, path: str) -> list[str]:
+    text = host.text(path)
+    return [] if isinstance(text, Missing) else text.split("\n")
+
+
+def bootcmd(lines: Iterable[str]) -> Iterator[str]:
+    r"""Yield the commands of cloud-init's module bootcmd, which runs at each boot, where runcmd runs once.
+
+    >>> list(bootcmd(["#cloud-config", "bootcmd:", " - [sysctl, -w, vm.swappiness=60]", " - echo 1 > /x", "runcmd:", " - [ls]"]))
+    [' -  sysctl  -w  vm.swappiness=60 ', ' - echo 1 > /x']
+    """
+    inside = False
+    for line in lines:
+        if line[:1] not in ("", " ", "-", "#"):
+            inside = line.startswith("bootcmd:")
+        elif inside:
+            yield line.translate(_YAML) if line.lstrip(" -").startswith("[") else line
+
+
+_YAML = dict.fromkeys(map(ord, "[],"), " ")
 
 
 def _names(host: Host, folder: str) -> tuple[str, ...]:
@@ -42,7 +84,7 @@ def _names(host: Host, folder: str) -> tuple[str, ...]:
 
 
 def _units(host: Host) -> Iterator[tuple[str, str]]:
-    """Yield the units that something wants at boot, and that were written on this host."""
+    """Yield the units that something wants at boot, by the file of the first folder that has one."""
     wanted = {
         name
         for folder in _names(host, _UNITS)
@@ -50,10 +92,47 @@ def _units(host: Host) -> Iterator[tuple[str, str]]:
         for name in _names(host, f"{_UNITS}/{folder}")
         if name.endswith(".service")
     }
-    for unit in sorted(wanted & set(_names(host, _UNITS)))[:_MOST]:
-        text = host.text(f"{_UNITS}/{unit}")
-        if not isinstance(text, Missing):
-            yield unit, text
+    for unit in sorted(wanted)[:_MOST]:
+        # what is not there, or is masked (a link to /dev/null), starts nothing
+        name = unit if "@" not in unit else f"{unit.partition('@')[0]}@.service"
+        text = first_text(host, [f"{folder}/{name}" for folder in _FOLDERS])
+        yield unit, "" if isinstance(text, Missing) else text
+
+
+def _started(text: str) -> list[str]:
+    return [line.partition("=")[2] for line in text.splitlines() if line.strip().startswith("ExecStart")]
+
+
+_KEPT = (
+    ("cpupower.service", "/etc/default/cpupower", "governor", "scaling_governor"),
+    ("cpupower.service", "/etc/cpupower-service.conf", "GOVERNOR", "scaling_governor"),
+    ("cpupower.service", "/etc/sysconfig/cpupower", "CPUPOWER_START_OPTS", "scaling_governor"),
+    ("tlp.service", "/etc/tlp.conf", "CPU_SCALING_GOVERNOR_ON_AC", "scaling_governor"),
+    ("tlp.service", "/etc/tlp.conf", "CPU_ENERGY_PERF_POLICY_ON_AC", "energy_performance_preference"),
+)
+"""Unit, its configuration, the key, and what it sets of each CPU. Sources: cpupower.service of Arch, the kernel (since 6.16) and Fedora; TLP's settings."""
+_SYSFS = "/etc/sysfs.conf"
+"""Of Debian's sysfsutils; ``attribute = value`` below /sys."""
+
+
+def _configured(host: Host, units: Container[str]) -> Iterator[BootSetting]:
+    for unit, place, key, leaf in _KEPT:
+        for number, name, value in _assigned(host, place) if unit in units else ():
+            if name == key:
+                words = value.replace("--governor", "-g").replace("=", " ").split()
+                value = words[words.index("-g") + 1] if "-g" in words[:-1] else value
+                path = f"/sys/devices/system/cpu/cpufreq/policy*/{leaf}"
+                yield BootSetting(path=path, value=value, source=f"{place}:{number}")
+    for number, name, value in _assigned(host, _SYSFS):
+        if " " not in name:  # as in: mode ATTRIBUTE = 0660
+            yield BootSetting(path=f"/sys/{name}", value=value, source=f"{_SYSFS}:{number}")
+
+
+def _assigned(host: Host, place: str) -> Iterator[tuple[int, str, str]]:
+    for number, line in enumerate(_lines(host, place), 1):
+        name, sign, value = line.strip().partition("=")
+        if sign and not name.startswith("#"):
+            yield number, name.strip(), value.strip().strip("'\"")
 
 
 def _settings(host: Host, commands: Iterable[str], source: str, unit: str) -> list[BootSetting]:

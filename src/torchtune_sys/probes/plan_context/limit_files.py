@@ -26,6 +26,50 @@ def probe(host: Host) -> tuple[LimitLine, ...]:
     return tuple(found if not groups else (_with_members(line, members) for line in found))
 
 
+_SSHD = "/etc/ssh/sshd_config"
+
+
+_PAM = "/etc/pam.d"
+_PAM_FILES_AT_MOST = 16
+
+
+def unread(host: Host) -> str:
+    """Return why sshd's logins read none of these files; ``""`` where they do, or it cannot be seen."""
+    return _pam_is_off(host) or _pam_without_limits(host)
+
+
+def _pam_without_limits(host: Host) -> str:
+    """Follow what sshd's file of PAM includes (pam.conf(5))."""
+    left, seen = ["sshd"], set[str]()
+    while left and len(seen) < _PAM_FILES_AT_MOST:
+        name = left.pop()
+        seen.add(name)
+        text = host.text(f"{_PAM}/{name}")
+        if isinstance(text, Missing):
+            return ""
+        for row in text.splitlines():
+            words = row.split("#")[0].split()
+            if any(word.endswith("pam_limits.so") for word in words):
+                return ""
+            named = words[1:2] if words[:1] == ["@include"] else words[2:3] if words[1:2] in (["include"], ["substack"]) else []
+            left += [other for other in named if other not in seen]
+    return f"no file of PAM that a login by ssh reads names pam_limits.so: add session required pam_limits.so to {_PAM}/sshd"
+
+
+def _pam_is_off(host: Host) -> str:
+    """Return where PAM is switched off; the first line of a key holds (sshd_config(5))."""
+    for path in (*files_by_name(host, (f"{_SSHD}.d",)).values(), _SSHD):
+        text = host.text(path)
+        for number, line in enumerate([] if isinstance(text, Missing) else text.split("\n"), 1):
+            words = line.replace("=", " ").lower().split()
+            if words[:1] == ["match"]:
+                break
+            if words[:1] == ["usepam"]:
+                off = f"{path}:{number} has UsePAM no: logins by ssh read no limits (UsePAM yes, then restart sshd)"
+                return off if words[1:2] == ["no"] else ""
+    return ""
+
+
 def _files(host: Host) -> Iterator[str]:
     """Yield the main file, then those of the folders by name; of one name, the first folder's hides the other's."""
     first = next((path for path in _FIRST if host.exists(path) is True), "")

@@ -9,7 +9,15 @@ from torchtune_sys.model.appliances import APPLIANCES, appliance
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.plan_context import LIMITS_FILE, OWNED, TOOLS, PlanContext, TunedOption, UnitFacts
 from torchtune_sys.model.values import Missing, Why, fact, need
-from torchtune_sys.probes.plan_context import boot_commands, boot_entries, device_rules, limit_files, tuned, writable
+from torchtune_sys.probes.plan_context import (
+    boot_commands,
+    boot_entries,
+    boot_loaders,
+    device_rules,
+    limit_files,
+    tuned,
+    writable,
+)
 from torchtune_sys.probes.system.os_release import read_os
 
 _PROGRAM_DIRS = ("/usr/sbin", "/usr/bin", "/sbin", "/bin")
@@ -24,6 +32,7 @@ def probe(
     ``settings`` the kernel settings below /proc/sys."""
     owner, way = _owner(host)
     wanted, files = sorted(set(paths)), sorted(set(files))
+    boot_way, boot_way_first = boot_loaders.probe(host)
     return PlanContext(
         files={path: _file(host, path) for path in files},
         values={path: _values(host, path) for path in wanted},
@@ -33,9 +42,13 @@ def probe(
         way=way,
         image="rpm-ostree" if host.exists("/run/ostree-booted") is True else "",
         boot_entries=boot_entries.probe(host),
+        boot_way=boot_way,
+        boot_way_first=boot_way_first,
+        grub_resets=boot_loaders.grub_resets(host),
         tuned=tuple(TunedOption(option=name, value=value, source=source) for name, value, source in tuned.read(host).others),
         boot_settings=(*device_rules.probe(host), *boot_commands.probe(host)),
         limit_lines=limit_files.probe(host) if LIMITS_FILE in files else (),
+        limits_unread=limit_files.unread(host) if LIMITS_FILE in files else "",
         unwritable=_unwritable(host, [*settings, *wanted], files),
         device_names=_device_names(host, wanted),
     )

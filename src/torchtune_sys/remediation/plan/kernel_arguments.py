@@ -61,6 +61,8 @@ def way(argument: str, context: PlanContext) -> str:
     grub-mkconfig(8), kernel-install(8), the manuals of kernelstub and bootc (kargs.d)."""
     if context.image:
         return f'kargs = ["{argument}"] in a file of /usr/lib/bootc/kargs.d of the image, or the image\'s own tool'
+    if context.boot_way_first:
+        return context.boot_way.replace("ARGUMENT", argument)
     if "sdbootutil" in context.tools:
         return f"add {argument} to /etc/kernel/cmdline, then: sudo sdbootutil update-all-entries"
     if "transactional-update" in context.tools:
@@ -70,6 +72,8 @@ def way(argument: str, context: PlanContext) -> str:
     for tool, made in _MKCONFIG.items():
         if tool in context.tools:
             return f"add {argument} to {_DEFAULTS}, then: sudo {tool} -o {made}"
+    if context.boot_way:
+        return context.boot_way.replace("ARGUMENT", argument)
     if "bootctl" in context.tools:
         return f"{_PRINTS.format('systemd-boot')}: {argument} in /etc/kernel/cmdline and in the options of the files in /boot/loader/entries"
     return f"add {argument} to the kernel's arguments in the boot loader's own configuration"

@@ -9,6 +9,7 @@ from torchtune_sys.model.plan import Refusal
 from torchtune_sys.model.plan_context import PlanContext
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, known
+from torchtune_sys.remediation.plan.units import NAMES
 
 _TUNED_OPTIONS = (
     ("/sys/kernel/mm/transparent_hugepage/enabled", ("vm.transparent_hugepages", "vm.transparent_hugepage")),
@@ -39,7 +40,7 @@ def system(s: Snapshot, context: PlanContext, action: Action | str) -> tuple[str
         found = containers.ways(container)
         way = "run torchtune-sys on the container's host"
         if isinstance(action, Limit):
-            way = found.limit.format(item=action.item)
+            way = found.limit.format(item=action.item, unit=NAMES.get(action.item, "Limit…"))
         elif isinstance(action, Sysctl) and action.key.startswith("net.") and found.sysctl:
             way = found.sysctl.format(key=action.key)
         return f"this is a container ({container}): its host owns the setting", way
@@ -49,6 +50,9 @@ def system(s: Snapshot, context: PlanContext, action: Action | str) -> tuple[str
                 "Windows starts this kernel (WSL)",
                 f"kernelCommandLine = sysctl.{action.key}=… under [wsl2] in %UserProfile%\\.wslconfig",
             )
+        if isinstance(action, Limit):
+            way = f"ulimit in the shell, which no login starts, or Default{NAMES.get(action.item, 'Limit…')}= in /etc/systemd/system.conf of the guest (with systemd)"
+            return "Windows starts this kernel (WSL), and its shells read no limits of logins", way
         return "Windows starts this kernel (WSL)", "[wsl2] in %UserProfile%\\.wslconfig, or [boot] command= in /etc/wsl.conf"
     if context.owner:
         return f"{context.owner} owns this system's configuration", context.way

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from fnmatch import fnmatchcase
 
-from torchtune_sys.model.actions import Action, KernelArgument, Limit, Needs, OwnedFile, Service, Sysctl, SysfsWrite
+from torchtune_sys.model.actions import Action, KernelArgument, Limit, ModuleOption, Needs, OwnedFile, Service, Sysctl, SysfsWrite
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.sysctl import Assignment, Setting
 from torchtune_sys.model.numbers import counted, natural
@@ -18,6 +18,20 @@ from torchtune_sys.model.target import Target, fits
 from torchtune_sys.model.values import Missing, absent
 from torchtune_sys.remediation.plan import files, limit_lines
 from torchtune_sys.rules.sysctl.policy import proc
+
+_KEEP = "begin its value with $GRUB_CMDLINE_LINUX there"
+_IN_INITRAMFS = "where the initramfs holds the module, it holds the options of before, too"
+_INITRAMFS = {
+    "transactional-update": "transactional-update initrd",
+    "update-initramfs": "update-initramfs -u -k all",
+    "mkinitcpio": "mkinitcpio -P",
+    "dracut": "dracut --force --regenerate-all",
+}
+"""Program → the command that makes it anew for each kernel; of several the first, which calls the others. Sources: their manuals."""
+
+
+def _initramfs(context: PlanContext) -> tuple[str, ...]:
+    return () if context.image else tuple(command for tool, command in _INITRAMFS.items() if tool in context.tools)[:1]
 
 
 def value_text(action: Action) -> str:
@@ -56,6 +70,12 @@ def overrides(s: Snapshot, context: PlanContext, action: Action, made: tuple[Ste
     if isinstance(action, SysfsWrite) and not isinstance(s.sysctl, Missing) and isinstance(s.sysctl.tuned_profile, str):
         yield f"tuned is active (profile {s.sysctl.tuned_profile}); another profile may set it"
     yield from dict.fromkeys(_AFTER[step.path] for step in made if isinstance(step, FileLine) and step.path in _AFTER)
+    if any(isinstance(step, FileLine) and step.path == GRUB_FILE for step in made):
+        yield from (
+            f"{line} sets GRUB_CMDLINE_LINUX anew after our file, and takes it away: {_KEEP}" for line in context.grub_resets
+        )
+    if isinstance(action, ModuleOption):
+        yield from (f"{_IN_INITRAMFS}: sudo {command}" for command in _initramfs(context))
     if isinstance(action, OwnedFile):
         yield from _edited(action, context.files.get(edited(action.path)))
     if isinstance(action, Limit):
@@ -63,6 +83,8 @@ def overrides(s: Snapshot, context: PlanContext, action: Action, made: tuple[Ste
         yield from (f"{limit_lines.words(line)}: {_mended(line.source)}" for line in lines[:_TOLD_LINES])
         if len(lines) > _TOLD_LINES:
             yield f"it loses to {counted(len(lines) - _TOLD_LINES, 'more line')} below /etc/security"
+        if context.limits_unread:
+            yield context.limits_unread
         yield "services do not read it: for them Limit…= of the unit applies"
 
 

@@ -344,7 +344,7 @@ def _argument(s: Snapshot, context: PlanContext, key: str, argument: str) -> tup
                 undo=("rpm-ostree", "kargs", f"--delete-if-present={argument}"),
             ),
         )
-    if context.image:
+    if context.image or context.boot_way_first:
         return _NO_TOOL
     if "grubby" in context.tools:
         if not stands(argument, context) and (reason := in_the_way(s, argument, context)):

@@ -147,7 +147,12 @@ def _bound(s: Snapshot) -> bool:
     title="Memory overcommit is forbidden",
     severity=Severity.WARNING,
     cause="host-memory-oom",
-    fix=(Sysctl(key="vm.overcommit_memory", target=OneOf(("0", "1")), safety=Safety.UNSAFE),),
+    fix=(
+        Sysctl(key="vm.overcommit_memory", target=OneOf(("0", "1")), safety=Safety.UNSAFE),
+        Advice(
+            text="set 1 on a Kubernetes node: kubelet sets it, and ends under protectKernelDefaults where it finds anything else"
+        ),
+    ),
 )
 def overcommit_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """vm.overcommit_memory=2: the kernel commits at most swap plus a share of RAM, and each fork counts in full.
@@ -161,6 +166,7 @@ def overcommit_strict(s: Snapshot, p: Params) -> Iterator[Evidence]:
 
     References
     Linux Documentation/mm/overcommit-accounting.rst; proc_sys_vm(5).
+    kubernetes pkg/kubelet/cm/container_manager_linux.go (setupKernelTunables)
     """
     found = judged(s, "vm.overcommit_memory", overcommit_target(s, p), Safety.UNSAFE)
     memory = s.memory
