@@ -55,6 +55,8 @@ def test_slurm_lets_jobs_end_and_what_somebody_else_drained_stays_so(work: Path,
             assert drained.status == 0, drained.output
             print(state(), "; jobs:", slurm("squeue", "-h"))
             assert slurm("squeue", "-h") == "" and state().startswith("drained torchtune-sys")
+            stopped = role(plays, "give_back", torchtune_sys_drain="slurm", torchtune_sys_stopped=True)
+            assert stopped.failed("here") and state().startswith("drained torchtune-sys"), "a manual step is left: no green end"
             back = role(plays, "apply", torchtune_sys_drain="slurm", **NOTHING_TO_DO)
             assert back.status == 0 and state().startswith("idle"), back.output
 
@@ -97,6 +99,8 @@ def test_kubernetes_evicts_the_pods_and_gets_the_node_back(kubernetes: tuple[Clu
     assert list(cluster.pods) == ["exporter"], "what a DaemonSet started stays"
     again = role(plays, "drain")
     assert again.status == 0 and again.changed("here") == [], again.output
+    stopped = role(plays, "give_back", torchtune_sys_stopped=True)
+    assert stopped.failed("here") and not cluster.takes_pods, "a manual step is left: no green end"
     back = role(plays, "apply", **NOTHING_TO_DO)
     assert back.status == 0 and cluster.takes_pods and cluster.node["metadata"]["annotations"] == {}, back.output
     once_more = role(plays, "apply", **NOTHING_TO_DO)

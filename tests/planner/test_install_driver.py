@@ -10,6 +10,7 @@ import pytest
 from install_hosts import NEWEST
 from install_plans import B200, H100, K80, RTX4090, RUBIN, V100, bare, check_script, keys, step, words
 
+from torchtune_sys.knowledge.containers import ways
 from torchtune_sys.knowledge.cuda import architecture_of
 from torchtune_sys.knowledge.tables import rows
 from torchtune_sys.model.install import Driver, Installation, InstallOptions, InstallRefused
@@ -120,6 +121,7 @@ def test_no_driver_inside_a_container(container: str) -> None:
     assert not [item for item in found.steps if item.key != "torch"]
     (refused,) = found.refused
     assert refused.blocked_by == ("owner",) and "container's host" in refused.way
+    assert f"start this container with its GPUs: {ways(container).gpus}" in refused.way
     assert plan(seen, InstallOptions(cpu=True)).wheel is not None
 
 

@@ -10,6 +10,7 @@ from torchtune_sys.knowledge import install as systems
 from torchtune_sys.knowledge.install_python import glibc_of, packaged
 from torchtune_sys.knowledge.install_torch import builds
 from torchtune_sys.knowledge.tables import rows
+from torchtune_sys.knowledge.torch import newest
 from torchtune_sys.model.install import InstallOptions, Packages
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -170,3 +171,19 @@ def test_old_torch_gets_the_numpy_that_it_was_compiled_against(torch: str, old: 
     """torchvision asks for NumPy of any version, and would bring NumPy 2."""
     lines = words(plan(bare([H100], "rocky", "9"), InstallOptions(torch=torch, python="3.11")), "torch")
     assert ("numpy<2" in lines[-1]) is old
+
+
+def test_a_refused_interpreter_is_told_which_pythons_have_wheels_and_musl_that_none_is_for_it() -> None:
+    seen = bare([], "gentoo", "2.15")
+    pypy = msgspec.structs.replace(seen, python=msgspec.structs.replace(seen.python, implementation="pypy"))
+    (refused,) = plan(pypy, InstallOptions()).refused
+    assert f"torch {newest().torch} has wheels for (3.11, 3.12, " in refused.way
+    alpine = bare([], "alpine", "3.20")
+    unseen = Missing(Why.UNPARSED, "libc.so.6", "its name does not tell")
+    alpine = msgspec.structs.replace(
+        alpine,
+        python=msgspec.structs.replace(alpine.python, glibc=unseen),
+        system=msgspec.structs.replace(alpine.system, glibc=unseen),
+    )
+    (refused,) = plan(alpine, InstallOptions()).refused
+    assert "no release of torch has a wheel for it (musllinux)" in refused.reason

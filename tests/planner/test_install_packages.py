@@ -243,7 +243,9 @@ def test_a_described_board_with_a_driver_gets_the_fabric_manager_of_that_version
 
 
 def test_who_must_enrol_a_key_be_in_a_group_or_take_another_kernel_is_told() -> None:
-    assert "its key is enrolled" in _described("--system", "debian-12", "--gpu", "H100 PCIe")
+    assert "its key is enrolled: sudo mokutil --import /var/lib/dkms/mok.pub" in _described(
+        "--system", "debian-12", "--gpu", "H100 PCIe"
+    )
     assert "render,video" in _described("--system", "ubuntu-24.04", "--gpu", "MI300X")
     grace = ("--system", "rocky-9", "--machine", "aarch64", "--gpu", "GH200")
     assert "64 KiB pages" in _described(*grace)
@@ -255,3 +257,8 @@ def _described(*words: str) -> str:
     found = CliRunner().invoke(cli, ["generate", "install", *words])
     assert found.exit_code in (0, 1), found.output
     return " ".join(found.output.replace("# ", "").split())
+
+
+def test_of_a_system_with_musl_it_is_said_that_no_wheel_is_for_it() -> None:
+    found = CliRunner().invoke(cli, ["generate", "install", "--system", "alpine-3.20", "--gpu", "H100 PCIe"])
+    assert found.exit_code == 2 and "no release of torch has a wheel for it" in " ".join(found.output.split())

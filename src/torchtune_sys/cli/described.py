@@ -85,6 +85,7 @@ def _numbers(value: str, pattern: str, option: str, example: str) -> str:
 def _system(value: str) -> tuple[str, str]:
     """Return ``ID`` and ``VERSION_ID``. Raises click.BadParameter with near matches."""
     from torchtune_sys.knowledge.install import system_ids
+    from torchtune_sys.knowledge.install_python import has_musl
     from torchtune_sys.knowledge.tables import rows
 
     found = re.fullmatch(r"([a-z][a-z-]*?)(?:-(\d[\w.]*))?", value.strip().lower())
@@ -92,6 +93,9 @@ def _system(value: str) -> tuple[str, str]:
         rolling = any(row["id"] == found[1] and not row["version"] for row in rows("install_systems"))
         if bool(found[2]) is not rolling:
             return found[1], found[2] or ""
+    if found is not None and has_musl(found[1]):
+        why = "the C library there is musl, and no release of torch has a wheel for it: describe the system of a container with glibc"
+        raise click.BadParameter(f"{value}: {why}", param_hint="--system")
     known = [f"{row['id']}-{row['version']}".rstrip("-") for row in rows("install_systems")]
     same = _of_the_same(value, known)
     meant = _near(value, same) if same else f"known: {', '.join(known)}"

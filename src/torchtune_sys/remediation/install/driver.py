@@ -103,10 +103,15 @@ update-secureboot-policy, which enrols the key by debconf's questions alone, so 
 _BUILT_BY_DKMS = ("apt", "dnf")
 
 
+def key_of_modules(site: Site) -> str:
+    """Return the file of the key that dkms signs modules with; ``""`` where the driver's packages bring modules that are built already."""
+    return _DKMS_KEYS.get(site.system.family, "/var/lib/dkms/mok.pub") if site.system.manager in _BUILT_BY_DKMS else ""
+
+
 def _enrolment(site: Site) -> Iterator[InstallStep]:
-    if site.system.manager not in _BUILT_BY_DKMS:
+    key = key_of_modules(site)
+    if not key:
         return
-    key = _DKMS_KEYS.get(site.system.family, "/var/lib/dkms/mok.pub")
     yield InstallStep(
         key="secure-boot",
         title="enrol the key that the kernel module is signed with",

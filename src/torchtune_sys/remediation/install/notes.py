@@ -11,6 +11,7 @@ from torchtune_sys.model.values import Missing
 from torchtune_sys.model.version import version
 from torchtune_sys.remediation.install import branch, builds, trust
 from torchtune_sys.remediation.install.builds import BuildTarget
+from torchtune_sys.remediation.install.driver import key_of_modules
 from torchtune_sys.remediation.install.gpus import capabilities_of, cards
 from torchtune_sys.remediation.install.host import glibc, os_of, owner, packaged_pythons, running_driver
 from torchtune_sys.remediation.install.site import Site, ended, over
@@ -52,13 +53,14 @@ def _newer_python(s: Snapshot, options: InstallOptions, wheel: Wheel | None, dri
             return
 
 
-def _enrolment(s: Snapshot) -> Iterator[str]:
+def _enrolment(s: Snapshot, site: Site) -> Iterator[str]:
     """Yield what enrols the key: a module that DKMS builds is signed with a key of the host itself, which the firmware does not know."""
     secure_boot = None if isinstance(s.driver, Missing) else s.driver.secure_boot
-    if secure_boot is True:
-        yield "Secure Boot is on: a module that is built here loads only once its key is enrolled (mokutil --import)"
-    elif secure_boot is not False:
-        yield "whether Secure Boot is on was not seen (mokutil --sb-state): if it is, a module that is built here loads only once its key is enrolled (mokutil --import), which the next start asks for on the console"
+    key = key_of_modules(site)
+    if secure_boot is True and not key:
+        yield "Secure Boot is on: a module loads only if the firmware knows the key that it is signed with (mokutil --import)"
+    elif secure_boot not in (True, False):
+        yield f"whether Secure Boot is on was not seen (mokutil --sb-state): if it is, a module that is built here loads only once its key is enrolled: sudo mokutil --import {key or 'KEY'}, which the next start asks for on the console"
 
 
 def _pages_of_grace(s: Snapshot) -> Iterator[str]:
@@ -85,7 +87,7 @@ def notes(
     if owned is not None and not options.cpu:
         yield f"{owned[0]}; {owned[1]}"
     if isinstance(site, Site) and driver is not None and not driver.installed:
-        yield from _enrolment(s)
+        yield from _enrolment(s, site)
         yield from _of_repository(site)
     yield from _of_gpus(s, options, wheel)
     if wheel is not None and wheel.build.startswith("cu"):
