@@ -201,7 +201,10 @@ def test_docker_inspect_tells_how_a_container_was_started() -> None:
         ("Conditions:\n  Ready   True   KubeletReady   kubelet is posting ready status\n", "kubectl describe node"),
         ("====== ROCm System Management Interface ======\n", "rocm-smi without a GPU"),
         ("pci/0000:0d:00.0:\n  driver mlx5_core\n", "devlink"),
-        ("2: eth0: <BROADCAST,MULTICAST,UP,LOWER_UP> mtu 9001 qdisc mq state UP\n    inet 10.0.0.7/24\n", "ip addr"),
+        (
+            "eth0: flags=4163<UP,BROADCAST,RUNNING,MULTICAST>  mtu 9001\n        inet 10.0.0.7  netmask 255.255.255.0\n",
+            "ifconfig",
+        ),
         ("docker0   Link encap:Ethernet  HWaddr 02:42:a9:9e:3d:33\n          inet addr:172.17.0.1\n", "ifconfig"),
         ("lo: flags=73<UP,LOOPBACK,RUNNING>  mtu 65536\n        inet 127.0.0.1\n", "ifconfig"),
     ],

@@ -99,10 +99,95 @@ def test_a_folder_of_outputs_is_a_report_and_one_without_is_refused(tmp_path: Pa
 
 def test_files_of_another_host_or_day_are_not_mixed_in(tmp_path: Path) -> None:
     one, other = smi(), smi(uuid="99999999" + UUID[8:], mode="Prohibited")
-    assert "compute-mode-prohibited" not in failing(grow(tmp_path / "hosts", {"n1/smi": one, "n2/smi": other}))
-    assert "1 file was not read: n2/smi" in look(tmp_path / "hosts").origin.replace("\n", " ")
+    assert "compute-mode-prohibited" not in failing(grow(tmp_path / "hosts", {"n1/smi": one, "n2/q": other}))
+    assert "1 file was not read: n2/q" in look(tmp_path / "hosts").origin.replace("\n", " ")
     later = smi(driver="580.1.2", mode="Prohibited")
     assert "compute-mode-prohibited" not in failing(grow(tmp_path / "days", {"a": one, "b": later}))
+
+
+def test_the_same_outputs_of_several_hosts_are_refused_with_what_to_type(tmp_path: Path) -> None:
+    clock = "System clock synchronized: {}\n              NTP service: active\n"
+    hosts = {
+        "n1/timedatectl": clock.format("yes"),
+        "n2/timedatectl": clock.format("no"),
+        "n2/more/free": "",
+        "how.txt": "from pdsh",
+    }
+    top = grow(tmp_path / "hosts", hosts)
+    with pytest.raises(UnreadableInput) as refused:
+        look(top)
+    assert refused.value.seen == "hosts: holds the same outputs of 2 hosts or looks (n1, n2)"
+    assert refused.value.todo == f"give one of them: torchtune-sys check --from {top}/n1"
+    assert "clock-not-synchronised" in failing(top / "n2")
+
+
+FULL = "Filesystem Inodes IUsed IFree IUse% Mounted on\n/dev/sda1 65470464 16220 65454244 1% /\n{} {} {} 0 100% {}\n"
+
+
+@pytest.mark.parametrize("beside", [{}, {"proc/version": "Linux version 6.8.0-87-generic (x) (gcc) #1 SMP\n"}])
+@pytest.mark.parametrize(
+    ("source", "point", "room", "wrong"),
+    [
+        ("/dev/sdb1", "/corpus", "", True),
+        ("/dev/sdb1", "/corpus", "Filesystem Size Used Avail Use% Mounted on\n/dev/sdb1 11T 3.9T 6.4T 38% /corpus\n", True),
+        ("/dev/loop3", "/snap/core20/2318", "", False),
+        ("/dev/sr0", "/media/cdrom", "", False),
+        ("/dev/sdc1", "/opt/image", "Filesystem Size Used Avail Use% Mounted on\n/dev/sdc1 4G 4G 0 100% /opt/image\n", False),
+    ],
+)
+def test_a_listed_file_system_without_inodes_is_told(
+    tmp_path: Path, beside: dict[str, str], source: str, point: str, room: str, wrong: bool
+) -> None:
+    top = grow(tmp_path / "x", {**beside, "df-i": FULL.format(source, 1000, 1000, point), "df-h": room or "\n"})
+    assert ("inodes-exhausted" in failing(top)) is wrong
+
+
+SWITCH = """15:0{n}.0 PCI bridge: Broadcom / LSI PEX890xx PCIe Gen 5 Switch (rev b0)
+\tBus: primary=15, secondary=1{b}, subordinate=1{b}, sec-latency=0
+\tCapabilities: [68] Express (v2) {port} (Slot+), MSI 00
+\tCapabilities: [f24 v1] Access Control Services
+\t\tACSCtl:\tSrcValid+ TransBlk- ReqRedir{on} CmpltRedir{on} UpstreamFwd+ EgressCtrl- DirectTrans-
+
+1{b}:00.0 3D controller: NVIDIA Corporation AD102GL [L40S] (rev a1)
+\tNUMA node: 0
+\tKernel driver in use: nvidia
+
+"""
+
+
+@pytest.mark.parametrize(
+    ("port", "on", "virtual", "wrong"),
+    [
+        ("Downstream Port", "+", "none", True),
+        ("Downstream Port", "-", "none", False),
+        ("Downstream Port", "+", "kvm", False),
+        ("Root Port", "+", "none", False),
+    ],
+)
+def test_ports_of_one_bus_are_those_of_one_switch_though_lspci_was_cut(
+    tmp_path: Path, port: str, on: str, virtual: str, wrong: bool
+) -> None:
+    text = "".join(SWITCH.format(n=n, b=6 + n, port=port, on=on) for n in (0, 1))
+    top = grow(
+        tmp_path / "x", {"lspci": text, "virt": f"$ systemd-detect-virt\n{virtual}\n$ nvidia-smi -L\nGPU 0: NVIDIA L40S\n"}
+    )
+    assert ("acs-redirects-peer-traffic" in failing(top)) is wrong
+
+
+def test_the_kernel_s_default_domain_stands_for_devices_whose_files_are_not_there(tmp_path: Path) -> None:
+    log = "[    0.000000] Command line: BOOT_IMAGE=/vmlinuz root=/dev/sda1{}\n[    1.204881] iommu: Default domain type: {}\n[    9.1] x: y\n"
+    gpus = {f"sys/bus/pci/devices/0000:{bus}:00.0/{name}": value for bus in ("03", "43") for name, value in MI210.items()}
+    proc = {
+        "proc/version": "Linux version 6.8.0-87-generic (x) (gcc) #1 SMP\n",
+        "proc/cpuinfo": "processor : 0\nflags : fpu lm avx2\n",
+    }
+    for argument, default, wrong in (("", "Translated", True), (" iommu=pt", "Passthrough", False)):
+        files = {**proc, **gpus, "proc/cmdline": f"root=/dev/sda1{argument}\n", "dmesg": log.format(argument, default)}
+        found = failing(grow(tmp_path / default, files))
+        assert ("iommu-translates-gpu-traffic" in found) is wrong
+
+
+MI210 = {"class": "0x120000\n", "vendor": "0x1002\n", "device": "0x740f\n", "uevent": "DRIVER=amdgpu\n", "numa_node": "0\n"}
 
 
 def test_the_kernel_s_log_counts_once_and_links_and_sos_s_own_logs_do_not(tmp_path: Path) -> None:

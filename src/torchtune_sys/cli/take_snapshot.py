@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
@@ -46,7 +48,7 @@ def begin(
     intent = intent_of(workload, found)
     told = _outputs(found, intent) if found.keeps_outputs else None
     if told is not None and not _has_files(found):
-        return lambda: _alone(told, found.origin)
+        return lambda: _alone(told, found.origin, str(options["from_"]))
     under_way = engine.ProbeRun(found, intent, timings, only)
     return lambda: _completed(ended(under_way, timeout_s), told, only)
 
@@ -57,28 +59,37 @@ class _Told(msgspec.Struct, frozen=True):
     snapshot: Snapshot | None
     read: int
     unread: tuple[str, ...]
+    apart: tuple[str, ...] = ()
+    """Folders of several hosts."""
 
 
 def _outputs(host: Host, intent: Workload) -> _Told:
     from torchtune_sys.evidence.outputs import SameHost, read
-    from torchtune_sys.host.input.outputs import outputs_of
+    from torchtune_sys.host.input.outputs import apart, outputs_of
 
     def report(text: str) -> Snapshot | None:
         return engine.report(text, host.origin, intent)
 
     found = outputs_of(host, SameHost(report).tells)
-    seen = read(found.texts.values(), report) if found.texts else None
-    return _Told(seen, len(found.texts), found.unread)
+    hosts = apart(found)
+    seen = read(found.texts.values(), report) if found.texts and not hosts else None
+    return _Told(seen, len(found.texts), found.unread, hosts)
 
 
 def _has_files(host: Host) -> bool:
     return any(host.exists(place) is True for place in ("/proc", "/sys"))
 
 
-def _alone(told: _Told, origin: str) -> Snapshot:
+def _alone(told: _Told, origin: str, path: str) -> Snapshot:
     """Return what a folder tells that holds outputs of commands alone. Raises UnreadableInput."""
+    name = origin.removeprefix("tree ")
+    if told.apart:
+        shown = ", ".join(told.apart[:4]) + " …" * (len(told.apart) > 4)
+        raise UnreadableInput(
+            f"{name}: holds the same outputs of {len(told.apart)} hosts or looks ({shown})",
+            f"give one of them: torchtune-sys check --from {shlex.quote(os.path.join(path, told.apart[0]))}",
+        )
     if told.snapshot is None:
-        name = origin.removeprefix("tree ")
         raise UnreadableInput(
             f"{name}: holds no recorded /proc or /sys, nor what a command printed about a host",
             f"give a tree with proc/ and sys/ in it, or a recording made with: torchtune-sys record; logs of a job: torchtune-sys diagnose {name}",

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import msgspec
 
 from torchtune_sys.evidence import (
+    clock,
     collect_env,
     cuts,
     dmidecode,
@@ -17,6 +18,7 @@ from torchtune_sys.evidence import (
     ibstat,
     kernel_log,
     limits,
+    links,
     lscpu,
     lspci,
     nccl_topology,
@@ -144,6 +146,15 @@ def _topology(paste: _Paste) -> dict[str, Any]:
     return {} if found is None else {"pci": found}
 
 
+def _clock(paste: _Paste) -> dict[str, Any]:
+    """timedatectl asks a service of systemd's."""
+    found = clock.hardware_facts(paste.text)
+    if found is None:
+        return {}
+    systemd = {"system": partly(SystemFacts, init="systemd")} if "NTP s" in paste.text or "NTP e" in paste.text else {}
+    return {"hardware": found, **systemd}
+
+
 def _storage(paste: _Paste) -> dict[str, Any]:
     found = storage.storage_facts(paste.text, paste.intent)
     return {} if found is None else {"storage": found}
@@ -195,10 +206,13 @@ _READERS = (
     _Reader("NCCL topology", _nccl_topology, "NCCL_TOPO_DUMP_FILE"),
     _Reader("nvidia-smi topo", _topology, "nvidia-smi topo -m"),
     _Reader("RDMA devices", _family("network", ibstat.network_facts), "ibstat, ibstatus, ibv_devinfo, rdma link"),
+    _Reader("network links", _family("network", links.network_facts), "ip addr, ip route, ethtool NAME"),
+    _Reader("clock", _clock, "timedatectl, chronyc tracking"),
     _Reader("docker info", lambda paste: docker.facts_of_host(paste.text), "docker info"),
     _Reader(_INSPECTED, _docker_inspect, "docker inspect"),
     _Reader("block devices and mounts", _storage, "lsblk, findmnt, mount"),
     _Reader("shared memory", _family("memory", shared_memory.memory_facts), "df"),
+    _Reader("kind of machine", _family("system", kernel_log.detected), "systemd-detect-virt"),
     _Reader("limits", _family("limits", limits.limits_facts), "ulimit -a"),
     _Reader("dmidecode", _family("hardware", dmidecode.hardware_facts), "dmidecode -t memory"),
 )

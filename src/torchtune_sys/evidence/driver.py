@@ -149,6 +149,7 @@ _DAEMONS = {"nvidia-persistenced": "persistenced", "nvidia-fabricmanager": "fabr
 _STATE = pattern(
     r"(?m)^\W{0,4}(nvidia-[a-z]{4,14})\.service(?: - .{0,100})?\n(?:[ \t].{0,300}\n){0,3}[ \t]{1,20}Active: (active \(running\)|inactive \(|failed \()"
     r"|^Unit (nvidia-[a-z]{4,14})\.service could not be found"
+    r"|^\W{0,4}(nvidia-[a-z]{4,14})\.service +(?:loaded|not-found|masked) +(active|inactive|failed|activating) +[a-z-]{4,20} +\S"
     r"|\bsystemctl is-active (nvidia-[a-z]{4,14})(?:\.service)?[ \t]*\n(active|inactive|failed|unknown)[ \t]*$"
 )
 
@@ -158,15 +159,17 @@ def daemons(text: str) -> dict[str, bool]:
 
     >>> daemons("○ nvidia-imex.service - NVIDIA IMEX service\\n     Loaded: loaded (/usr/lib)\\n     Active: inactive (dead)\\n")
     {'imex': False}
+    >>> daemons("● nvidia-fabricmanager.service loaded failed failed NVIDIA fabric manager service\\n")
+    {'fabric_manager': False}
     >>> daemons("$ systemctl is-active nvidia-persistenced\\nactive\\n"), daemons("     Active: active (running)\\n")
     ({'persistenced': True}, {})
     """
     if "nvidia-" not in text:
         return {}
     found = {}
-    for unit, state, lost, asked, answer in _STATE.findall(text):
-        if fact := _DAEMONS.get(unit or lost or asked):
-            found[fact] = (state or answer).startswith("active")
+    for unit, state, lost, row, listed, asked, answer in _STATE.findall(text):
+        if fact := _DAEMONS.get(unit or lost or row or asked):
+            found[fact] = (state or listed or answer).startswith("active")
     return found
 
 

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import re
 
+from torchtune_sys.evidence.partial import partly
 from torchtune_sys.formats import hypervisors
 from torchtune_sys.formats.kernel_log import EARLIER
 from torchtune_sys.formats.kernel_messages import read_log
 from torchtune_sys.model.facts.kernel import KernelEvent, KernelFacts
+from torchtune_sys.model.facts.system import SystemFacts
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, Why, known
 
@@ -54,6 +56,27 @@ def hypervisor(found: KernelFacts) -> str:
     return hypervisors.meant(named)
 
 
+_DETECTED = pattern(
+    r"^[^\n]{0,80}\bsystemd-detect-virt[ \t]*\n(none|kvm|qemu|amazon|vmware|microsoft|xen|google)[ \t]*$", re.MULTILINE
+)
+"""Words of systemd-detect-virt(1) for a virtual machine."""
+
+
+def detected(text: str) -> SystemFacts | None:
+    r"""Return what systemd-detect-virt says of the machine.
+
+    >>> detected("$ systemd-detect-virt\nnone\n").hypervisor, detected("$ systemd-detect-virt\nvmware\n").hypervisor
+    ('', 'vmware')
+    """
+    asked = _DETECTED.search(text)
+    if asked is None:
+        return None
+    word = asked[1]
+    return partly(
+        SystemFacts, hypervisor="" if word == "none" else word if word in ("amazon", "google") else hypervisors.meant(word)
+    )
+
+
 _RECORD = pattern(r"^\d{1,5},\d{1,18},(\d{1,12})(\d{6}),[^;\n]{1,80};", re.MULTILINE)
 """/dev/kmsg (Documentation/ABI/testing/dev-kmsg): priority and facility, number, microseconds, flags, then the message."""
 
@@ -86,4 +109,4 @@ def _telling(event: KernelEvent) -> bool:
     the kernel's says of the switches; such lines that ask for nothing make no kernel log of it."""
     if event.text.startswith("detected NVSwitch"):
         return event.who == "Fatal"
-    return event.kind not in ("boot", "hypervisor", "time-jump") or event.first_s is not None
+    return event.kind not in ("boot", "hypervisor", "iommu-default", "time-jump") or event.first_s is not None

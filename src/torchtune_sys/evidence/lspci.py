@@ -7,12 +7,14 @@ from __future__ import annotations
 
 import re
 
+from msgspec.structs import replace
+
 from torchtune_sys.evidence.lspci_tree import Tree, parse_tree
 from torchtune_sys.formats.pci_paths import distances
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.pci import PciConfig, PciDevice, PciErrors, PciFacts, PciLink
 from torchtune_sys.model.patterns import pattern
-from torchtune_sys.model.values import Missing, Why
+from torchtune_sys.model.values import Missing, Why, known
 
 _CLASSES = {
     "Host bridge": "060000",
@@ -59,8 +61,20 @@ def pci_facts(text: str) -> PciFacts | None:
         return _of_tree(tree) if len(tree) > 1 else None
     above = {address: parent or tree.get(address, ("", ""))[0] for address, parent in _parents(blocks).items()}
     found = {address: _device(address, header, body, above.get(address, "")) for address, (header, body) in blocks.items()}
-    devices = tuple(found[address] for address in sorted(found, key=_key))
+    devices = _with_switches(tuple(found[address] for address in sorted(found, key=_key)))
     return PciFacts(devices=devices, distances=distances(devices))
+
+
+def _with_switches(devices: tuple[PciDevice, ...]) -> tuple[PciDevice, ...]:
+    """Return the devices with the upstream ports that the output leaves out: all downstream ports of one bus are those of one switch, which has one (PCI Express
+    Base Specification, 1.3.3)."""
+    orphans = {
+        device.address: f"the switch of bus {device.address.rpartition(':')[0]}"
+        for device in devices
+        if not device.parent and known(device.config, PciConfig()).port_type == "downstream-port"
+    }
+    made = (replace(_branch(name, "", ""), class_="0x060400") for name in dict.fromkeys(orphans.values()))
+    return (*made, *(replace(each, parent=orphans.get(each.address, each.parent)) for each in devices)) if orphans else devices
 
 
 def _of_tree(tree: Tree) -> PciFacts:

@@ -10,6 +10,7 @@ from torchtune_sys.evidence import filled, merged_gpus
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.gpu import GpuFacts
 from torchtune_sys.model.facts.pci import PciFacts
+from torchtune_sys.model.facts.storage import StorageFacts
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot, gpus_told
 from torchtune_sys.model.values import Missing
 
@@ -73,6 +74,12 @@ def _both(facts: object, other: object) -> object:
         return merged_gpus(facts, other)
     if isinstance(facts, PciFacts) and isinstance(other, PciFacts):
         facts = _of_each_device(facts, other)
+    if isinstance(facts, StorageFacts) and isinstance(
+        other, StorageFacts
+    ):  # a tree has no working directory, and no room in what it names
+        told = {(place.path, place.role): place for place in other.places}
+        known = tuple(filled(place, told.pop((place.path, place.role), None)) for place in facts.places)
+        facts = replace(facts, places=(*known, *told.values()))
     return filled(facts, other)
 
 

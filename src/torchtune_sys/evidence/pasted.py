@@ -146,9 +146,9 @@ _NOT_READ = (
         "run torchtune-sys record on the node (generate kubernetes daemonset does it on all)",
     ),
     (
-        r"^\d{1,4}: [\w.@-]{1,40}: <[A-Z_,-]{2,120}> mtu \d|^[\w.:-]{1,20}(?::| {2,}Link encap)[^\n]{0,60}(?:flags=\d|HWaddr|Local Loopback)",
-        "ip addr or ifconfig",
-        "torchtune-sys check --nnodes 2 on the host says which of them NCCL and Gloo take",
+        r"^[\w.:-]{1,20}(?::| {2,}Link encap)[^\n]{0,60}(?:flags=\d|HWaddr|Local Loopback)",
+        "ifconfig",
+        "give ip addr; torchtune-sys check --nnodes 2 on the host says which of them NCCL and Gloo take",
     ),
     (r"^pci/[0-9a-f:.]{7,12}:$", "devlink", "give ibstat, or torchtune-sys record on the host, for the state of the ports"),
     (
@@ -169,7 +169,7 @@ _NOT_READ = (
         "give nvidia-smi -q and nvidia-smi topo -m for the state of the GPUs, and what failed to torchtune-sys diagnose",
     ),
     (r"^HSA System Attributes", "rocminfo without a GPU", "dmesg | grep -i amdgpu says why; give torchtune-sys record"),
-    (r"^Module {2,}Size {2,}Used by", "lsmod", "give the kernel's log, or torchtune-sys record"),
+    (r"^Module {2,}Size {2,}Used by", "a part of lsmod", "give the whole, the kernel's log, or torchtune-sys record"),
     (r"^ GDS release version: ", "gdscheck", "for files that libcufile refuses give its cufile.log to torchtune-sys diagnose"),
     (r" NCCL (?:INFO|WARN) ", "NCCL's log alone", "torchtune-sys diagnose FILE"),
     (r"^Package {2,}Version\b", "pip list without torch", "run it with the Python that you train with"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from collections.abc import Iterator
 
 import msgspec
 
@@ -11,7 +12,7 @@ from torchtune_sys.formats.mounts import LOCAL, carrier, is_below
 from torchtune_sys.model.disk_media import INSTANCE_STORE, classify, is_made_up
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.facts.storage import Array, Disk, StorageFacts, StoragePath, nowhere
+from torchtune_sys.model.facts.storage import LISTED, Array, Disk, StorageFacts, StoragePath, nowhere
 from torchtune_sys.model.patterns import pattern
 from torchtune_sys.model.values import Missing, Why
 
@@ -27,9 +28,9 @@ def storage_facts(text: str, intent: Workload) -> StorageFacts | None:
         return None
     look = _Look(paste)
     named = [(path, role) for paths, role in ((intent.data, "data"), (intent.checkpoints, "checkpoints")) for path in paths]
-    places = tuple(look.place(posixpath.normpath(path), role) for path, role in named)
-    told = look.room_told() if not named else None
-    return StorageFacts(places=places if told is None else (told,), disks=look.disks() if paste.devices else _NOTHING)
+    places = tuple(look.place(posixpath.normpath(path), role) for path, role in named) or look.room_told()
+    listed = (place for place in look.without_inodes() if all(place.mount_point != other.mount_point for other in places))
+    return StorageFacts(places=(*places, *listed), disks=look.disks() if paste.devices else _NOTHING)
 
 
 class _Look:
@@ -82,16 +83,27 @@ class _Look:
             return nowhere(path, role, Missing(Why.NOT_RECORDED, _NAME, why, f"findmnt -J --target {quote(path)}"))
         return self._describe(path, role, self._mounts[point])
 
-    def room_told(self) -> StoragePath | None:
+    def without_inodes(self) -> Iterator[StoragePath]:
+        """Yield the file systems in which no file can be made any more, though they have room: an image has neither room nor inodes."""
+        for mount in self._mounts.values():
+            if (
+                mount.inodes
+                and mount.inodes_free == 0
+                and mount.free != 0
+                and not _NO_STORE.match(f"{mount.source} {mount.point}")
+            ):
+                yield self._describe(mount.point, LISTED, mount)
+
+    def room_told(self) -> tuple[StoragePath, ...]:
         """Return the root; without it, the only file system of the report: whoever ran df of one path shows it for that."""
         only = next(iter(self._mounts.values())) if len(self._mounts) == 1 else None
         mount = self._mounts.get("/", only if only is not None and not _NO_STORE.match(f"{only.source} {only.point}") else None)
         if mount is not None and (" " in mount.point or (mount.free == 0 and mount.size is not None and mount.size < _IMAGE)):
-            return None
+            return ()
         if mount is None or (None in (mount.size, mount.free) and None in (mount.inodes, mount.inodes_free)):
-            return None
+            return ()
         where = msgspec.structs.replace(self._describe(mount.point, "working directory", mount), layers=(), arrays=())
-        return msgspec.structs.replace(where, disks=_NOTHING, carrier=_NOTHING, network=_NOTHING)
+        return (msgspec.structs.replace(where, disks=_NOTHING, carrier=_NOTHING, network=_NOTHING),)
 
     def _describe(self, path: str, role: str, mount: PastedMount) -> StoragePath:
         on_device = mount.source.startswith("/dev/") or mount.point in self._at

@@ -250,6 +250,8 @@ ROWS: tuple[tuple[str, str, str], ...] = (
     ("Linux version ", "boot", r"Linux version \d"),
     # Linux: arch/x86/kernel/cpu/hypervisor.c; kernel/time/clocksource.c, kernel/power/suspend.c: time passed in which nothing ran
     (Shared("Hypervisor detected"), "hypervisor", r"Hypervisor detected: (?P<who>\w.{0,30})"),
+    # drivers/iommu/iommu.c (iommu_subsys_init): what devices get that their driver asks nothing else for
+    ("Default domain type: ", "iommu-default", r"iommu: Default domain type: (?P<who>Translated|Passthrough)"),
     (Shared("clocksource: "), "time-jump", r"clocksource: (?:Long readout interval|timekeeping watchdog on CPU\d+: Marking clocksource)"),
     (Shared("PM: suspend entry"), "suspended", r"PM: suspend entry \((?:deep|s2idle|shallow)\)"),
     (Shared("PM: suspend exit"), "time-jump", r"PM: suspend exit"),

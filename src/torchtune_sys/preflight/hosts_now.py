@@ -107,6 +107,7 @@ OF_A_JOB: dict[str, str] = {
     "glibc-too-old": "for one Python environment",
     "environment-not-executable": "one Python environment",
     "master-port-in-use": "a port that one job chose; a process of any user may hold it",
+    "cgroup-pids-exhausted": "the control group of the process that asks",
     "memlock-limit-too-low": "the limits of the process that asks",
     "address-space-limit": "the limits of the process that asks",
     "thread-stack-larger-than-memory": "the limits of the process that asks",

@@ -78,6 +78,7 @@ PROFILES: dict[str, Profile] = {
             "cpu-governor-not-performance",
             "gpu-models-mixed",
             "gpu-persistence-mode-off",
+            "gpu-power-limit-half",
             "gpu-power-limit-lowered",
         ),
         params={"gpu-memory-in-use": {"threshold_mib": 4096}},

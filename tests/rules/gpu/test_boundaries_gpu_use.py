@@ -39,7 +39,7 @@ MIB = 1 << 20
         ("gpu-ecc-off", "ecc", False),
         ("gpu-thermal-throttle", "clock_event_reasons", 0x40),
         ("gpu-power-limit-lowered", "power_default_mw", 800_000),
-        ("gpu-power-limit-lowered", "power_limit_mw", 300_000),
+        ("gpu-power-limit-lowered", "power_limit_mw", 600_000),
         ("exclusive-compute-mode", "compute_mode", "exclusive-process"),
         ("compute-mode-prohibited", "compute_mode", "prohibited"),
         ("mig-mode-limits", "mig", True),
@@ -66,12 +66,19 @@ def test_one_reading_of_each_gpu(rule: str, fact: str, bad: Any) -> None:
 
 
 @pytest.mark.parametrize(
-    ("limit", "default", "expected"),
-    [(693_000, 700_000, "pass"), (692_999, 700_000, "fail"), (700_000, 700_000, "pass"), (800_000, 700_000, "pass")],
+    ("limit", "default", "lowered", "half"),
+    [
+        (693_000, 700_000, "pass", "pass"),
+        (692_999, 700_000, "fail", "pass"),
+        (385_001, 700_000, "fail", "pass"),
+        (385_000, 700_000, "pass", "fail"),
+        (700_000, 700_000, "pass", "pass"),
+        (800_000, 700_000, "pass", "pass"),
+    ],
 )
-def test_power_limits(limit: int, default: int, expected: str) -> None:
+def test_power_limits(limit: int, default: int, lowered: str, half: str) -> None:
     host = having(healthy(), {"power_limit_mw": limit, "power_default_mw": default})
-    assert verdict("gpu-power-limit-lowered", host) == expected
+    assert (verdict("gpu-power-limit-lowered", host), verdict("gpu-power-limit-half", host)) == (lowered, half)
 
 
 # Memory that others hold

@@ -43,10 +43,22 @@ def facts(text: str) -> dict[str, Any]:
 
 
 def modules(text: str) -> dict[str, bool]:
-    """Return the facts on the driver by name, from /proc/modules in such a log: it lists all that are loaded."""
+    """Return the facts on the driver by name, from /proc/modules in such a log, or from lsmod: both list all that are loaded.
+
+    >>> modules("Module                  Size  Used by\\nnouveau 2469888 0\\n" + "x 1 0\\n" * 9)["nouveau_loaded"]
+    True
+    """
     listed = dict(files(text)).get("/proc/modules", "") if _MARK in text else ""
-    loaded = {line.split(" ", 1)[0] for line in listed.split("\n")}
-    return {fact: name in loaded for fact, name in _MODULES.items()} if len(loaded) > 1 else {}
+    shown = _LSMOD.search(text) if not listed and "Used by" in text else None
+    loaded = {line.split(" ", 1)[0] for line in (shown[1] if shown else listed).split("\n")}
+    return {fact: name in loaded for fact, name in _MODULES.items()} if len(loaded) > (_FEW if shown else 1) else {}
+
+
+_LSMOD = pattern(
+    r"^Module {2,30}Size {1,8}Used by[ \t]*\n((?:\w{1,60} +\d{1,9} +-?\d{1,6}\b[^\n]{0,2000}(?:\n|\Z))+)", re.MULTILINE
+)
+_FEW = 8
+"""Rows of lsmod that grep or head left: what they lack is not known to be absent."""
 
 
 _GRAVE = frozenset({"lost", "memory", "gsp", "nvlink", "gpu"})

@@ -48,6 +48,23 @@ def outputs_of(host: Host, tells: Callable[[str], bool]) -> Outputs:
     return Outputs(texts=texts, unread=tuple(unread))
 
 
+def apart(found: Outputs) -> tuple[str, ...]:
+    """Return the folders at the top that hold the same outputs, of several hosts or looks, of which one alone can be judged.
+
+    >>> apart(Outputs(texts={"n1/free": "", "n2/timedatectl": "", "logs/rank0": ""}, unread=("n2/free", "how.txt")))
+    ('n1', 'n2')
+    >>> apart(Outputs(texts={"sos_commands/block/lsblk": "", "sos_commands/cpu/lscpu": ""}, unread=()))
+    ()
+    """
+    holders: dict[str, set[str]] = {}
+    for path in (*found.texts, *found.unread):
+        top, _, rest = path.partition("/")
+        if rest:
+            holders.setdefault(rest, set()).add(top)
+    read = {path.partition("/")[2] for path in found.texts}
+    return tuple(sorted({top for rest, tops in holders.items() if rest in read and len(tops) > 1 for top in tops}))
+
+
 def _ends(text: str) -> str:
     """
     >>> _ends("ab" * 9), len(_ends("x" * 90 + "\\n" + "y" * 9000 + "\\nz"))

@@ -45,6 +45,8 @@ class LimitsFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The cgroup's pids.max, the minimum over all ancestors; ``inf`` if unlimited."""
     pids_current: Fact[int]
     pids_source: str
+    pids_refused: Fact[int] = _NOT_READ
+    """How often that group refused a task (pids.events, of cgroup version 2); NOT_SUPPORTED where no group limits their number, or none counts."""
     ipc_lock: Fact[bool]
     """Whether this session holds CAP_IPC_LOCK, which lifts the limit on locked memory."""
     remove_ipc: Fact[bool]

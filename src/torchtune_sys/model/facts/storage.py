@@ -11,6 +11,8 @@ INSTEAD = "temporary files instead"
 """Role of the directories that Python takes one after the other where the first for temporary files cannot be written."""
 MOUNTED = "mounted"
 """The role of a mount that is only asked whether it answers."""
+LISTED = "listed"
+"""The role of a mount in which no file can be made, among those that a report lists."""
 
 
 class Disk(msgspec.Struct, frozen=True, kw_only=True):
@@ -46,7 +48,7 @@ class StoragePath(msgspec.Struct, frozen=True, kw_only=True):
 
     path: str
     role: str
-    """``data``, ``checkpoints``, ``working directory``, ``temporary files``, ``home``, ``cache`` or ``mounted``."""
+    """``data``, ``checkpoints``, ``working directory``, ``temporary files``, ``home``, ``cache``, ``mounted`` or ``listed``."""
     real_path: Fact[str]
     """With symbolic links resolved; of a path that is not there yet, the nearest parent that is."""
     exists: Fact[bool]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from torchtune_sys.host import queries
 from torchtune_sys.host.base import Host, interpreted
 from torchtune_sys.model.facts import Fact
@@ -17,7 +19,6 @@ _CAP_IPC_LOCK = 14
 
 
 def probe(host: Host, intent: Workload) -> LimitsFacts:
-    pids_max, pids_current, pids_source = _pids(host)
     files = logind.files(host)
     remove, remove_source = logind.remove_ipc(host, files)
     services, propagates = _services(host)
@@ -25,9 +26,7 @@ def probe(host: Host, intent: Workload) -> LimitsFacts:
     return LimitsFacts(
         limits=limits,
         user_tasks=_user_tasks(host, limits.get("nproc")),
-        pids_max=pids_max,
-        pids_current=pids_current,
-        pids_source=pids_source,
+        **_pids(host),
         aio_requests=_aio_requests(host),
         ipc_lock=_ipc_lock(host),
         remove_ipc=remove,
@@ -134,10 +133,18 @@ def _slurm(host: Host) -> Fact[bool]:
     return True if True in seen else seen[0]
 
 
-def _pids(host: Host) -> tuple[Fact[float], Fact[int], str]:
-    """Return the tightest pids.max, and how many tasks that very group holds now."""
+def _pids(host: Host) -> dict[str, Any]:
+    """Return the tightest pids.max, how many tasks that very group holds now, and how many it refused."""
     files = ("pids.max",)
     limit, source = cgroup.tightest(host, "pids", {1: files, 2: files}, lambda texts: cgroup.parse_max(texts[0]))
     if not source:
-        return limit, Missing(Why.ABSENT, "pids.current", "no cgroup limits the number of tasks"), ""
-    return limit, host.number(source.removesuffix("pids.max") + "pids.current"), source
+        nothing = Missing(Why.ABSENT, "pids.current", "no cgroup limits the number of tasks")
+        return {"pids_max": limit, "pids_current": nothing, "pids_source": "", "pids_refused": nothing}
+    folder = source.removesuffix("pids.max")
+    events = interpreted(host.text(f"{folder}pids.events"), lambda text: cgroup.counter(text, "max") or 0, f"{folder}pids.events")
+    return {
+        "pids_max": limit,
+        "pids_current": host.number(f"{folder}pids.current"),
+        "pids_source": source,
+        "pids_refused": events,
+    }

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 from torchtune_sys.host.base import Host
@@ -98,8 +99,16 @@ def _without_device(host: Host, name: str, base: str) -> str:
 
 
 def _from_name(name: str) -> str:
+    """
+    >>> [_from_name(name) for name in ("lo", "br-4f2a", "eno1np0", "enp65s0f0", "eth0")]
+    ['loopback', 'bridge', 'ethernet', 'ethernet', 'other']
+    """
     if name == "lo":
         return "loopback"
+    if re.fullmatch(
+        r"en[ops]\d\w{0,12}", name
+    ):  # systemd.net-naming-scheme(7): of a device's firmware number, slot or place on the bus
+        return "ethernet"
     return next(
         (kind for prefix, kind in _BY_PREFIX if name.startswith(prefix)), "dummy" if name.startswith("dummy") else "other"
     )

@@ -246,22 +246,50 @@ def cpus_too_few(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+_OLD_PROCESSOR = (
+    Advice(text="virtual machine: expose the host's processor (QEMU -cpu host, Proxmox 'host', VMware without EVC masks)"),
+    Advice(text="hardware without these instructions: build the packages that die of SIGILL from source"),
+)
+
+
 @rule(
     id="cpu-lacks-avx",
-    title="The processor lacks AVX2, which many packages of the PyTorch stack are built for",
+    title="The processor lacks AVX, which many packages of the PyTorch stack are built for",
     severity=Severity.WARNING,
     cause="cpu-lacks-avx",
-    fix=(
-        Advice(text="virtual machine: expose the host's processor (QEMU -cpu host, Proxmox 'host', VMware without EVC masks)"),
-        Advice(text="hardware without AVX2: build the packages that die of SIGILL from source"),
-    ),
+    fix=_OLD_PROCESSOR,
 )
 def cpu_lacks_avx(s: Snapshot, p: Params) -> Iterator[Evidence]:
-    """The x86 processor, often a virtual one with a generic model, does not offer AVX2.
+    """The x86 processor, often a virtual one with a generic model, does not offer AVX.
 
     Why it matters
-    torch chooses its kernels at run time and falls back to slow ones. FBGEMM's quantised operators and many wheels in the torch
-    ecosystem do not: they crash with "Illegal instruction".
+    torch chooses its kernels at run time and falls back to slow ones. Many wheels in the torch ecosystem do not: they crash with "Illegal
+    instruction".
+
+    When to leave it
+    All the work is on the GPU, and your packages are known to run.
+
+    References
+    torch aten/src/ATen/cpu/: kernels by CPU capability (default, AVX2, AVX512)
+    https://www.tensorflow.org/install/pip (since 1.6 its packages use AVX instructions)
+    """
+    yield _vectors(s, "avx")
+
+
+@rule(
+    id="cpu-lacks-avx2",
+    title="The processor lacks AVX2, without which torch takes its slow kernels",
+    severity=Severity.ADVICE,
+    cause="cpu-lacks-avx",
+    superseded_by=("cpu-lacks-avx",),
+    fix=_OLD_PROCESSOR,
+)
+def cpu_lacks_avx2(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The x86 processor has AVX, as those of 2011 and 2012, but not AVX2; or a virtual machine hides it.
+
+    Why it matters
+    torch has faster kernels for AVX2 and AVX-512 only. FBGEMM's quantised operators need AVX2, and some packages beside torch crash with "Illegal
+    instruction".
 
     When to leave it
     All the work is on the GPU, and your packages are known to run.
@@ -269,6 +297,10 @@ def cpu_lacks_avx(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
     torch aten/src/ATen/cpu/: kernels by CPU capability (default, AVX2, AVX512); FBGEMM's README: AVX2 or later
     """
+    yield _vectors(s, "avx2")
+
+
+def _vectors(s: Snapshot, wanted: str) -> Evidence:
     system = need(s.system)
     if need(system.machine) not in ("x86_64", "i686"):
         raise NotApplicable(f"not an x86 processor: {need(system.machine)}")
@@ -276,11 +308,11 @@ def cpu_lacks_avx(s: Snapshot, p: Params) -> Iterator[Evidence]:
     flags = need(cpu.flags)
     best = next((name for name in ("avx512f", "avx2", "avx", "sse4_2", "sse4_1") if name in flags), "no SSE4.1")
     virtual = " (virtual machine)" if known(system.hypervisor, "") else ""
-    yield Evidence(
+    return Evidence(
         subject=known(cpu.model, "processor"),
         seen=f"{best}{virtual}",
-        wanted="avx2",
-        verdict=Verdict.PASS if "avx2" in flags else Verdict.FAIL,
+        wanted=wanted,
+        verdict=Verdict.PASS if {wanted, "avx2"} & flags else Verdict.FAIL,
         source="/proc/cpuinfo",
     )
 

@@ -308,12 +308,39 @@ def _capped(gpu: Gpu, judged: bool) -> Fact[int]:
     return gpu.power_max_mw if isinstance(gpu.power_max_mw, Missing) else gpu.power_limit_mw
 
 
+_POWER_LIMIT = NvmlSetting(setting="power limit (nvidia-smi -pl)", value="default")
+
+
+@rule(
+    id="gpu-power-limit-half",
+    title="A GPU's power limit is about half of its default, or less",
+    severity=Severity.WARNING,
+    params=(Param("percent", 55, "share of the default at or below which the limit counts as far too low"),),
+    fix=(_POWER_LIMIT,),
+)
+def gpu_power_limit_half(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The limit was set near the lowest that the card takes, by hand, or by the chassis out of band (a power supply failed, or its budget is too small).
+
+    Why it matters
+        Clocks fall far below their default under load, and one such GPU slows all ranks of a job down. A limit at the card's minimum is
+        more often left over from a test or an outage than meant.
+
+    When to leave it
+        The limit is intentional, and the same on all hosts of a job. A laptop's is not judged.
+
+    References
+        https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (EnforcedPowerLimit, PowerManagementLimitConstraints)
+    """
+    yield from _limits(s, float(p["percent"]) / 100 + 1e-9)
+
+
 @rule(
     id="gpu-power-limit-lowered",
     title="A GPU's power limit is below its default",
     severity=Severity.ADVICE,
+    superseded_by=("gpu-power-limit-half",),
     params=(Param("tolerance_pct", 1, "percentage below the default that still counts as equal"),),
-    fix=(NvmlSetting(setting="power limit (nvidia-smi -pl)", value="default"),),
+    fix=(_POWER_LIMIT,),
 )
 def gpu_power_limit_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The limit was lowered by hand, or by the chassis out of band.
@@ -328,7 +355,10 @@ def gpu_power_limit_lowered(s: Snapshot, p: Params) -> Iterator[Evidence]:
     References
         https://docs.nvidia.com/deploy/nvml-api/group__nvmlDeviceQueries.html (EnforcedPowerLimit, PowerManagementDefaultLimit)
     """
-    share = 1 - float(p["tolerance_pct"]) / 100
+    yield from _limits(s, 1 - float(p["tolerance_pct"]) / 100)
+
+
+def _limits(s: Snapshot, share: float) -> Iterator[Evidence]:
     defaults = {gpu.index: gpu.power_default_mw for gpu in gates.nvidia_gpus(s)}
     yield from each(
         s,

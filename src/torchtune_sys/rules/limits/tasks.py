@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from torchtune_sys.model.actions import Advice, Limit
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, rule
 from torchtune_sys.model.snapshot import Snapshot
-from torchtune_sys.model.values import Missing, NotApplicable, known, need, need_if_there
+from torchtune_sys.model.values import Missing, NotApplicable, absent, known, need, need_if_there
 from torchtune_sys.rules.gates import ranks_here
 from torchtune_sys.rules.limits.common import IN_CONTAINER, SOURCE, below, both, count, limit_of, verdict_on
 
@@ -62,16 +62,56 @@ def nproc_limit_too_low(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+_MORE_TASKS = Advice(
+    text="raise the limit: docker/podman run --pids-limit -1, podPidsLimit (kubelet), TasksMax=infinity (systemd unit or user-.slice)"
+)
+
+
+@rule(
+    id="cgroup-pids-exhausted",
+    title="The cgroup has no room for another process or thread",
+    severity=Severity.ERROR,
+    cause="cgroup-pids-limit",
+    fix=(Advice(text="end what is left of earlier runs (ps -eLf | wc -l counts threads), or"), _MORE_TASKS),
+    params=(Param("percent", 98, "share of pids.max from which on it counts as used up, where tasks were refused already"),),
+)
+def cgroup_pids_exhausted(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """The cgroup, or a parent of it, holds as many tasks as its pids.max allows; or nearly as many, and has refused some.
+
+    Why it matters
+    Each fork and pthread_create fails with EAGAIN: "can't start new thread", "Resource temporarily unavailable", "fork: retry". Not even a shell
+    starts.
+
+    When to leave it
+    Never: nothing starts there.
+
+    References
+    Linux Documentation/admin-guide/cgroup-v2.rst, pids.max, pids.current and pids.events (max: how often the limit was hit)
+    """
+    limits = need(s.limits)
+    most = need(limits.pids_max)
+    if most == float("inf"):
+        raise NotApplicable("no cgroup limits the number of tasks")
+    taken = need_if_there(limits.pids_current, "the group does not tell how many tasks it holds")
+    full = taken >= most
+    close = taken * 100 >= most * float(p["percent"])
+    refused = 0 if full or not close or absent(limits.pids_refused) else need(limits.pids_refused)
+    yield Evidence(
+        subject="pids.max",
+        seen=f"{most:.0f}, {taken} of them taken" + f", {refused} more refused" * (refused > 0),
+        wanted="room for more",
+        verdict=verdict_on(full or refused > 0),
+        source=limits.pids_source,
+    )
+
+
 @rule(
     id="cgroup-pids-limit",
     title="The cgroup allows too few processes and threads",
     severity=Severity.WARNING,
     cause="cgroup-pids-limit",
-    fix=(
-        Advice(
-            text="raise the limit: docker/podman run --pids-limit -1, podPidsLimit (kubelet), TasksMax=infinity (systemd unit or user-.slice)"
-        ),
-    ),
+    superseded_by=("cgroup-pids-exhausted",),
+    fix=(_MORE_TASKS,),
 )
 def cgroup_pids_limit(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """The lowest pids.max of this cgroup and its parents allows fewer tasks than the ranks, threads and workers need.

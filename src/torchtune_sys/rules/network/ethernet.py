@@ -227,7 +227,12 @@ _WIRED = (*_ETHERNET, "infiniband", "bond", "vlan")
 
 def _default_interface(s: Snapshot) -> Interface:
     network = need(s.network)
-    interface = interface_named(network, need_if_there(network.default_route_interface, "there is no default route"))
+    way = network.default_route_interface
+    if isinstance(way, Missing) and way.why is Why.NOT_RECORDED:
+        ports = [one for one in need(network.interfaces) if one.kind in _ETHERNET and known(one.running, False)]
+        if len(ports) == 1:  # of a report, or of copied files: nothing leaves but by the one port with a link
+            return ports[0]
+    interface = interface_named(network, need_if_there(way, "there is no default route"))
     if interface is None:
         raise NotApplicable("the default route's interface is not listed")
     return interface

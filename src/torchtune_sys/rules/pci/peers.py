@@ -16,7 +16,8 @@ from torchtune_sys.model.version import version
 from torchtune_sys.rules.pci import common as pci_seen
 
 _REDIRECTS = ("ReqRedir", "CmpltRedir")
-_TRANSLATES = ("DMA", "DMA-FQ")
+_BY_DEFAULT = "DMA, as the kernel's log says of devices by default"
+_TRANSLATES = ("DMA", "DMA-FQ", _BY_DEFAULT)
 
 
 @rule(
@@ -138,7 +139,8 @@ def iommu_translates(s: Snapshot, p: Params) -> Iterator[Evidence]:
         https://docs.nvidia.com/cuda/gpudirect-rdma/ (supported systems: the IOMMU disabled, or configured for pass-through)
         https://github.com/vllm-project/vllm/issues/33041 and https://github.com/local-inference-lab/rtx6kpro/issues/15 (RTX PRO 6000 Blackwell at AMD
             root ports: the first all-reduce of two ranks never ended until the IOMMU and ACS were off)
-        Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups (type)
+        Linux Documentation/ABI/testing/sysfs-kernel-iommu_groups (type); drivers/iommu/iommu.c ("Default domain type", where files of the devices are not at hand)
+        RCCL src/init.cc ("Missing \"iommu=pt\" from kernel command line which can lead to system instablity or hang!")
     """
     pci_seen.on_bare_metal(s, "a virtual machine: its IOMMU is the hypervisor's")
     if need(need(s.system).machine) != "x86_64":
@@ -167,6 +169,10 @@ def _domain(s: Snapshot, device: PciDevice) -> Fact[str]:
         return "no IOMMU"
     if {"iommu=pt", "iommu.passthrough=1", "iommu=off"} & set(known_or_unknown(need(s.system).cmdline, ())):
         return "identity"
+    if kind.why is Why.NOT_RECORDED and not isinstance(s.kernel, Missing):
+        defaults = {event.who for event in known(s.kernel.events, ()) if event.kind == "iommu-default"}
+        if len(defaults) == 1:
+            return {"Translated": _BY_DEFAULT}.get(defaults.pop(), "identity")
     if kind.why is Why.ABSENT and version(known(need(s.system).kernel, "")) >= (5, 4):
         return Missing(Why.HIDDEN, kind.source, "hidden here: this kernel tells the type of each IOMMU group")
     return kind

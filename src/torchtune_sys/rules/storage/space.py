@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from torchtune_sys.model.actions import Advice
-from torchtune_sys.model.facts.storage import StoragePath, without_inodes
+from torchtune_sys.model.facts.storage import LISTED, StoragePath, without_inodes
 from torchtune_sys.model.rule import Evidence, Param, Params, Severity, Verdict, rule, unsure
 from torchtune_sys.model.snapshot import Snapshot
 from torchtune_sys.model.values import Missing, Why
@@ -152,7 +152,7 @@ def _room_at(place: StoragePath, free: int, size: int, p: Params) -> Evidence:
 
 @rule(
     id="inodes-exhausted",
-    title="No inodes are left where checkpoints or temporary files are written",
+    title="A file system has no inodes left",
     severity=Severity.ERROR,
     cause="disk-full-or-quota",
     fix=(_INODES,),
@@ -171,7 +171,7 @@ def inodes_exhausted(s: Snapshot, p: Params) -> Iterator[Evidence]:
         statvfs(3), f_favail
         mke2fs(8), -N and -i
     """
-    for place, item in _inodes(s, (*SAVES, "temporary files"), int(p["minimum"]), 0.0):
+    for place, item in _inodes(s, (*SAVES, "temporary files", LISTED), int(p["minimum"]), 0.0):
         passed_over = item.verdict is Verdict.FAIL and place.role == "temporary files" and without_inodes(place)
         if passed_over and (other := taken_instead(s)):
             item = msgspec.structs.replace(item, seen=f"{item.seen}; Python takes {other}", verdict=Verdict.PASS)
