@@ -13,7 +13,7 @@ from pathlib import Path
 
 import hunted_eleventh
 import hunted_first
-import hunted_fourteenth
+import hunted_fifteenth
 import hunted_healthy
 import hunted_odd
 import hunted_reported
@@ -37,7 +37,7 @@ BUILDERS = {
     **hunted_odd.HOSTS,
     **hunted_reported.HOSTS,
     **hunted_eleventh.HOSTS,
-    **hunted_fourteenth.HOSTS,
+    **hunted_fifteenth.HOSTS,
 }
 NAMED = [int(row["n"]) for row in ROWS if row["kind"] == "fault" and row["last"] == "named"]
 SILENT = [int(row["n"]) for row in ROWS if row["kind"] == "healthy" and row["last"] == "silent"]

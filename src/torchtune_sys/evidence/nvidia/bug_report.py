@@ -45,7 +45,7 @@ def facts(text: str) -> dict[str, Any]:
 def modules(text: str) -> dict[str, bool]:
     """Return the facts on the driver by name, from /proc/modules in such a log, or from lsmod: both list all that are loaded.
 
-    >>> modules("Module                  Size  Used by\\nnouveau 2469888 0\\n" + "x 1 0\\n" * 9)["nouveau_loaded"]
+    >>> modules("Module                  Size  Used by\\nnouveau 2469888 0\\n" + "".join(f"x{n} 1 0\\n" for n in range(9)))["nouveau_loaded"]
     True
     """
     listed = dict(files(text)).get("/proc/modules", "") if _MARK in text else ""
