@@ -33,7 +33,14 @@ def _files(number: int, like: Any, files: dict[str, str], **sections: Any) -> No
 def _counted(number: int, like: Any, **ports: dict[str, int]) -> None:
     files = {}
     for port, counters in ports.items():
-        whole = {"rx_packets": 61_442_118_240, "rx_crc_errors": 0, "rx_missed_errors": 0, "rx_dropped": 0, "tx_errors": 0, **counters}
+        whole = {
+            "rx_packets": 61_442_118_240,
+            "rx_crc_errors": 0,
+            "rx_missed_errors": 0,
+            "rx_dropped": 0,
+            "tx_errors": 0,
+            **counters,
+        }
         files |= {f"{_NET}/{port}/statistics/{name}": str(value) for name, value in whole.items()}
     _files(number, like, files)
 
@@ -58,7 +65,14 @@ def _port_of(host: Recording) -> str:
 
 
 _counted(595, desktop, **{_port_of(desktop()): {"rx_packets": 90_112_118, "rx_crc_errors": 2_118_402}})
-_files(640, desktop, {f"{_NET}/enp9s0/{name}": value for name, value in {"operstate": "down", "statistics/rx_packets": "0", "statistics/rx_crc_errors": "4"}.items()})
+_files(
+    640,
+    desktop,
+    {
+        f"{_NET}/enp9s0/{name}": value
+        for name, value in {"operstate": "down", "statistics/rx_packets": "0", "statistics/rx_crc_errors": "4"}.items()
+    },
+)
 
 
 def _interrupts(number: int, cpus: list[int]) -> None:
@@ -87,7 +101,11 @@ _files(599, dgx, {"/sys/class/nvme/nvme0/state": "live", "/sys/class/nvme/nvme1/
 _files(600, desktop, {"/sys/class/nvme/nvme0/state": "resetting"})
 _files(643, dgx, {f"/sys/class/nvme/nvme{at}/state": state for at, state in enumerate(("live", "live", "connecting"))})
 _files(601, old_lab_box, {"/sys/block/sdb/device/state": "offline", "/sys/block/sdb/size": "1953525168"})
-_files(644, old_lab_box, {"/sys/block/sdb/device/state": "running", "/sys/block/sdz/device/state": "offline", "/sys/block/sdz/size": "0"})
+_files(
+    644,
+    old_lab_box,
+    {"/sys/block/sdb/device/state": "running", "/sys/block/sdz/device/state": "offline", "/sys/block/sdz/size": "0"},
+)
 
 
 def _md(number: int, action: str) -> None:
@@ -136,7 +154,12 @@ _uncore(650, 2_200_000)
 
 
 def _power(number: int, like: Any, limit: int, most: int) -> None:
-    values = {"name": "package-0", "constraint_0_name": "long_term", "constraint_0_power_limit_uw": limit, "constraint_0_max_power_uw": most}
+    values = {
+        "name": "package-0",
+        "constraint_0_name": "long_term",
+        "constraint_0_power_limit_uw": limit,
+        "constraint_0_max_power_uw": most,
+    }
     _files(number, like, {f"{_RAPL}/{name}": str(value) for name, value in values.items()})
 
 
@@ -146,7 +169,12 @@ _power(652, lambda: optimus_laptop(), 28_000_000, 45_000_000)
 
 
 def _kernel(number: int, like: Any, release: str, **files: str) -> None:
-    HOSTS[number] = (lambda: over(system(like(), kernel=release), files={"/" + name.replace("__", "/"): value for name, value in files.items()}), like)
+    HOSTS[number] = (
+        lambda: over(
+            system(like(), kernel=release), files={"/" + name.replace("__", "/"): value for name, value in files.items()}
+        ),
+        like,
+    )
 
 
 _kernel(611, desktop, "6.8.1-1015-realtime", sys__kernel__realtime="1\n")
@@ -161,11 +189,28 @@ _files(656, dgx, {"/proc/loadavg": "9.20 8.10 7.33 3/2000 91234"})
 _PRESSURE = "some avg10={0} avg60={0} avg300={0} total=9112024112\nfull avg10={1} avg60={1} avg300={1} total=8112024112"
 _files(616, dgx, {"/proc/pressure/memory": _PRESSURE.format("51.20", "45.10")})
 _files(617, dgx, {"/proc/pressure/io": _PRESSURE.format("91.20", "77.10")})
-_files(657, dgx, {"/proc/pressure/memory": _PRESSURE.format("0.40", "0.20"), "/proc/pressure/io": _PRESSURE.format("12.10", "4.00")})
-_files(618, kvm_guest, {f"/sys/kernel/mm/ksm/{name}": value for name, value in {"run": "1", "pages_sharing": "4112400", "pages_to_scan": "4000", "sleep_millisecs": "10"}.items()})
+_files(
+    657, dgx, {"/proc/pressure/memory": _PRESSURE.format("0.40", "0.20"), "/proc/pressure/io": _PRESSURE.format("12.10", "4.00")}
+)
+_files(
+    618,
+    kvm_guest,
+    {
+        f"/sys/kernel/mm/ksm/{name}": value
+        for name, value in {"run": "1", "pages_sharing": "4112400", "pages_to_scan": "4000", "sleep_millisecs": "10"}.items()
+    },
+)
 _files(619, intel_snc4, {f"/sys/devices/system/cpu/cpu{cpu}/power/energy_perf_bias": "15" for cpu in range(4)})
 _files(620, dgx, {"/sys/kernel/mm/transparent_hugepage/defrag": "[always] defer defer+madvise madvise never"})
-_files(621, dgx, {f"{_SESSION}/memory.high": str(8 << 30), f"{_SESSION}/memory.current": str(8 << 30), f"{_SESSION}/memory.events": "low 0\nhigh 911402\nmax 0\noom 0\noom_kill 0"})
+_files(
+    621,
+    dgx,
+    {
+        f"{_SESSION}/memory.high": str(8 << 30),
+        f"{_SESSION}/memory.current": str(8 << 30),
+        f"{_SESSION}/memory.events": "low 0\nhigh 911402\nmax 0\noom 0\noom_kill 0",
+    },
+)
 _files(622, dgx, {"/proc/sys/vm/dirty_bytes": "1048576", "/proc/sys/vm/dirty_ratio": "0"})
 _files(623, dgx, {"/proc/sys/vm/panic_on_oom": "1"})
 
@@ -184,7 +229,9 @@ _corrupted(658, dgx, 0)
 
 
 def _amd(host: Recording) -> list[str]:
-    found = {path.split("/")[5] for path in {**host["files"], **host.get("links", {})} if path.startswith("/sys/bus/pci/devices/")}
+    found = {
+        path.split("/")[5] for path in {**host["files"], **host.get("links", {})} if path.startswith("/sys/bus/pci/devices/")
+    }
     return sorted(place for place in found if host["files"].get(f"/sys/bus/pci/devices/{place}/vendor", "").strip() == "0x1002")
 
 
@@ -200,7 +247,14 @@ _of_amd(627, "current_compute_partition", "CPX", "SPX")
 _of_amd(660, "current_compute_partition", "CPX", "CPX")
 HOSTS[628] = (lambda: of_gpu(dgx(), 3, ecc_pending=False), dgx)
 _files(629, dgx, {"/sys/module/pcie_aspm/parameters/policy": "default performance powersave [powersupersave]"})
-_files(661, dgx, {"/sys/module/pcie_aspm/parameters/policy": "[default] performance powersave powersupersave", f"{_SESSION}/memory.events": "low 0\nhigh 3\nmax 0\noom 0\noom_kill 0"})
+_files(
+    661,
+    dgx,
+    {
+        "/sys/module/pcie_aspm/parameters/policy": "[default] performance powersave powersupersave",
+        f"{_SESSION}/memory.events": "low 0\nhigh 3\nmax 0\noom 0\noom_kill 0",
+    },
+)
 _files(631, rocky, {"/etc/tuned/active_profile": "powersave"})
 _files(632, dgx, {f"/sys/fs/cgroup/system.slice/{unit}.service/cgroup.procs": "812" for unit in ("numad", "earlyoom")})
 _files(633, dgx, {"/proc/sys/kernel/core_pattern": "core"})

@@ -12,8 +12,8 @@ from functools import cache
 from pathlib import Path
 
 import hunted_eleventh
-import hunted_first
 import hunted_fifteenth
+import hunted_first
 import hunted_healthy
 import hunted_odd
 import hunted_reported
