@@ -119,11 +119,20 @@ def test_the_usage_fits_on_a_terminal(clone: Clone) -> None:
 def test_the_first_run_sets_up_and_the_second_does_not(clone: Clone) -> None:
     code, out, err = clone.run()
     assert (code, out) == (0, GOOD)
-    assert err.startswith(f"run: setting up {clone.here}/.venv, once for each state of the sources:") and err.endswith("ready")
+    assert err.startswith(f"run: setting up {clone.here}/.venv-run, once for each state of the sources:") and err.endswith(
+        "ready"
+    )
     assert "nothing outside that directory is changed" in err
     assert max(map(len, err.replace(str(clone.here), "").splitlines())) < 80
     assert clone.run() == (0, GOOD, "")
     assert clone.installed() == 1
+
+
+def test_an_environment_of_the_person_s_own_in_the_clone_is_left_alone(clone: Clone) -> None:
+    """``bash install.sh`` of ``generate install`` makes .venv where it is run: torch must not end up in the tool's own environment."""
+    (clone.here / ".venv").mkdir()
+    assert clone.run()[:2] == (0, GOOD)
+    assert list((clone.here / ".venv").iterdir()) == []
 
 
 @pytest.mark.parametrize(("typed", "installs"), [("n\n", False), ("\n", False), ("y\n", True)])
@@ -201,7 +210,7 @@ def test_an_interrupted_installation_is_done_again(clone: Clone) -> None:
 
 def test_an_environment_whose_interpreter_is_gone_is_made_again(clone: Clone) -> None:
     clone.run()
-    python = clone.here / ".venv" / "bin" / "python"
+    python = clone.here / ".venv-run" / "bin" / "python"
     python.unlink()
     python.symlink_to("/nowhere/python3")
     assert clone.run()[:2] == (0, GOOD)
@@ -210,18 +219,18 @@ def test_an_environment_whose_interpreter_is_gone_is_made_again(clone: Clone) ->
 
 def test_the_active_environment_is_not_made_again_by_its_own_interpreter(clone: Clone) -> None:
     clone.run()
-    inside = clone.here / ".venv" / "bin"
+    inside = clone.here / ".venv-run" / "bin"
     for name in ("python3", "python"):
         (inside / name).write_text(INTERPRETER.replace("'-m pip --version')", "'-m pip --version') exit 1 ;; x)"))
         (inside / name).chmod(0o755)
-    (clone.here / ".venv/.stamp").unlink()
+    (clone.here / ".venv-run/.stamp").unlink()
     assert clone.run(PATH=f"{inside}:{clone.path}")[:2] == (0, GOOD)
     assert not (inside / "python3").exists(), "the environment was made again"
 
 
 def test_an_environment_whose_interpreter_was_replaced_is_completed_again(clone: Clone, tmp_path: Path) -> None:
     clone.run()
-    python = clone.here / ".venv" / "bin" / "python"
+    python = clone.here / ".venv-run" / "bin" / "python"
     python.rename(tmp_path / "python3.99")
     python.symlink_to(tmp_path / "python3.99")
     assert clone.run()[:2] == (0, GOOD)
@@ -274,5 +283,5 @@ def test_a_checkout_that_may_not_be_written_uses_the_cache(clone: Clone) -> None
         assert (found.returncode, found.stdout.strip()) == (0, GOOD), found.stderr
         assert ("setting up" in found.stderr) is first
     assert clone.installed() == 1
-    assert list(home.glob(".cache/torchtune-sys/*/.venv/.stamp"))
-    assert not (clone.here / ".venv").exists()
+    assert list(home.glob(".cache/torchtune-sys/*/.venv-run/.stamp"))
+    assert not (clone.here / ".venv-run").exists()

@@ -98,6 +98,8 @@ def test_the_script_stops_for_the_reboot_and_goes_on_after_it(tmp_path: Path) ->
     assert "pinning" not in after and after.rstrip().endswith(
         f"uv pip install --python .venv/bin/python torch=={NEWEST} torchvision>=0.29.1"
     )
+    end = "torchtune-sys {} --python .venv/bin/python "  # without it another Python would be judged, which still has no torch
+    assert f"done: {end.format('check')}looks" in second.stdout and f"{end.format('smoke')}proves" in second.stdout
 
 
 @pytest.mark.parametrize("words", [("--dry-run",), ("08",), ("0",), ("a[$(touch made)]",), ("2", "3")])

@@ -16,6 +16,15 @@ PLACES = (
 )
 
 
+def made_from(origin: str) -> str:
+    """Return what a script or file was made from, in words.
+
+    >>> made_from("live"), made_from("recording x.json")
+    ('this host', 'recording x.json')
+    """
+    return "this host" if origin == "live" else origin
+
+
 def environment(filters: Mapping[str, Callable[..., str]]) -> Environment:
     """Return jinja2's environment, strict about names. Nothing is escaped by itself: what a host says goes through one of ``filters``."""
     import jinja2
@@ -29,5 +38,5 @@ def environment(filters: Mapping[str, Callable[..., str]]) -> Environment:
         lstrip_blocks=True,
         keep_trailing_newline=True,
     )
-    made.filters.update(filters)
+    made.filters.update({"made_from": made_from, **filters})
     return made

@@ -9,6 +9,7 @@ from torchtune_sys.model.image import Flag, Image
 from torchtune_sys.render.generate.install import refusal
 from torchtune_sys.render.generate.script import quote
 from torchtune_sys.render.layout import clean
+from torchtune_sys.render.templates import environment, made_from
 
 NAME = "training"
 MARK = "# Made by torchtune-sys"
@@ -18,8 +19,6 @@ _TRAIN = "torchrun train.py"
 
 def dockerfile(image: Image) -> str:
     """Return the Dockerfile; its context holds smoke.py, and the folder of an offline build. Needs an image that was not refused."""
-    from torchtune_sys.render.templates import environment
-
     assert image.base is not None and image.wheel is not None
     template = environment({"clean": clean, "comment": comment}).get_template("dockerfile/Dockerfile.j2")
     return template.render(
@@ -67,7 +66,7 @@ def comment(text: str) -> str:
 
 def refused(image: Image) -> str:
     """Return what is printed in place of a Dockerfile: comments alone, which no builder takes."""
-    lines = [f"{MARK} {__version__} generate dockerfile, from {clean(image.origin)}", "# There is no Dockerfile:"]
+    lines = [f"{MARK} {__version__} generate dockerfile, from {clean(made_from(image.origin))}", "# There is no Dockerfile:"]
     for item in image.refused:
         lines += [f"# {line}" for line in refusal(item)]
     return "\n".join(lines) + "\n"

@@ -5,11 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from torchtune_sys import __version__
-from torchtune_sys.model.install import Installation, InstallCommand, InstallFile, InstallRefused, InstallStep, Key
+from torchtune_sys.model.install import (
+    Installation,
+    InstallCommand,
+    InstallFile,
+    InstallRefused,
+    InstallStep,
+    Key,
+    PythonEnvironment,
+)
 from torchtune_sys.render.generate.commands import step_commands, typed
 from torchtune_sys.render.generate.script import quote
 from torchtune_sys.render.layout import clean
-from torchtune_sys.render.templates import environment
+from torchtune_sys.render.templates import environment, made_from
 
 STOPPED, NOT_ALL = 3, 1
 """Exit codes of the script, where 2 is usage: a step is a person's; something was refused."""
@@ -116,7 +124,7 @@ def refusal(refused: InstallRefused) -> Iterator[str]:
 
 
 def _comments(value: Installation) -> Iterator[str]:
-    yield f"# Made by torchtune-sys {__version__} generate install, from {clean(value.origin)}"
+    yield f"# Made by torchtune-sys {__version__} generate install, from {clean(made_from(value.origin))}"
     yield f"# for {clean(value.host) or 'a host without a name'}: {clean(value.system)}"
     if value.driver is not None:
         driver = f"{value.driver.installed} (installed)" if value.driver.installed else f"branch {value.driver.branch}"
@@ -213,4 +221,7 @@ def _end(value: Installation) -> Iterator[str]:
     elif not value.steps:
         yield "printf '%s\\n' 'nothing to install'"
     else:
-        yield "printf '%s\\n' 'done: torchtune-sys check looks at it again, torchtune-sys smoke proves it by training'"
+        made = [action.venv for step in value.steps for action in step.actions if isinstance(action, PythonEnvironment)]
+        there = f" --python {quote(f'{made[0]}/bin/python')}" if made else ""
+        words = f"done: torchtune-sys check{there} looks at it again, torchtune-sys smoke{there} proves it by training"
+        yield f"printf '%s\\n' {quote(words)}"
