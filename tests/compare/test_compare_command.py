@@ -265,6 +265,7 @@ def test_usage_and_nothing_to_compare(folder: Path) -> None:
     assert run("compare").returncode == 2
     alone = run("compare", folder / "0.json")
     assert alone.returncode == 3 and alone.stdout.startswith("nothing to compare: 1 host read, 0 not read\n")
+    assert "give what torchtune-sys snapshot --compact prints on two hosts or more" in " ".join(alone.stdout.split())
     assert run("compare", folder / "gone.json").returncode == 3
     for name in ("text", "prose"):
         (folder.parent / name).write_text("no facts")

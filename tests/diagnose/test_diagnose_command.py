@@ -44,6 +44,18 @@ def test_a_cause_is_named_with_its_line_and_exit_1() -> None:
     assert any("standard input:2: " in row for row in rest)
 
 
+def test_nothing_is_said_twice(tmp_path: Path) -> None:
+    """Of one cause the first line names it, its rank and how sure it is; of several, each has its name in brackets, as findings have."""
+    log = tmp_path / "rank3.log"
+    log.write_text(BUS)
+    rows = run(log).stdout.decode().split("\n")
+    assert rows[0] == "likely: /dev/shm is too small (dev-shm-too-small), rank 3" and rows[1].strip().startswith(f"{log}:1:")
+    said = "\n".join(rows[1:])
+    assert "likely" not in said and "is too small" not in said and "rank 3\n" not in said, said
+    both = run(stdin=b"CUDA error: out of memory\n").stdout.decode()
+    assert "possible   Other processes are using the GPU's memory [gpu-memory-in-use]\n" in both, both
+
+
 def test_where_to_read_on_is_said_last(tmp_path: Path) -> None:
     (tmp_path / "train.log").write_text(BUS)
     *rest, last = run(tmp_path / "train.log", tmp_path / "none.log").stdout.decode().splitlines()

@@ -36,6 +36,11 @@ def text(value: Comparison, style: Style, *, whole: bool = False) -> str:
 
 def _lines(value: Comparison, whole: bool) -> Iterator[Line]:
     yield line((_headline(value), "bold"))
+    if _is_nothing(value):
+        yield line(
+            "give what torchtune-sys snapshot --compact prints on two hosts or more, or --before, an earlier file of one",
+            indent=2,
+        )
     for kind in value.kinds if len(value.kinds) > 1 or value.incomparable else ():
         yield line(f"{kind.hosts:,} × {clean(kind.name)}", indent=2)
     yield from _odd(value, whole)
@@ -57,8 +62,12 @@ def _unread(value: Comparison) -> tuple[list[tuple[str, str]], list[tuple[str, s
     return tuple([(item.name, item.why) for item in value.unread if item.partly == partly] for partly in (False, True))  # type: ignore[return-value]
 
 
+def _is_nothing(value: Comparison) -> bool:
+    return sum(kind.hosts for kind in value.kinds) < (2 if value.against == "majority" else 1)
+
+
 def _headline(value: Comparison) -> str:
-    if sum(kind.hosts for kind in value.kinds) < (2 if value.against == "majority" else 1):
+    if _is_nothing(value):
         return (
             f"nothing to compare: {value.hosts:,} host{'s' if value.hosts != 1 else ''} read, {len(_unread(value)[0]):,} not read"
         )

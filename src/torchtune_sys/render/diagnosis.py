@@ -27,7 +27,7 @@ def _lines(value: Diagnosis) -> Iterator[Line]:
     yield line((_headline(value), "bold"))
     shown: set[Quote] = set()
     for cause in value.causes:
-        yield from _cause(cause, [quote for quote in cause.evidence if quote not in shown])
+        yield from _cause(cause, [quote for quote in cause.evidence if quote not in shown], alone=len(value.causes) == 1)
         shown.update(cause.evidence)
     for error in value.unexplained:
         whose = ", ".join(filter(None, ("" if error.ask else clean(error.program), *_where(error))))
@@ -137,28 +137,23 @@ def _named(ranks: Sequence[int]) -> str:
     return f"rank{'s' if len(ranks) > 1 else ''} {', '.join(words[:_RANKS])}{more}"
 
 
-def _cause(cause: NamedCause, quotes: Sequence[Quote]) -> Iterator[Line]:
-    """``quotes``: of its evidence, what no cause above has shown."""
-    yield line(
-        (clean(cause.title), "bold"),
-        f"  {cause.cause}",
-        label=(cause.confidence.value, _STYLES[cause.confidence]),
-        indent=2,
-        hang=13,
-    )
-    if _where(cause):
-        yield line(", ".join(_where(cause)), indent=13)
+def _cause(cause: NamedCause, quotes: Sequence[Quote], *, alone: bool) -> Iterator[Line]:
+    """``quotes``: of its evidence, what no cause above has shown; ``alone``: the first line names it already."""
+    margin = 2 if alone else 13
+    if not alone:
+        named = ((clean(cause.title), "bold"), f" [{cause.cause}]", "".join(f", {where}" for where in _where(cause)))
+        yield line(*named, label=(cause.confidence.value, _STYLES[cause.confidence]), indent=2, hang=margin)
     if cause.evidence and not quotes:
-        yield line(("for the same lines", "dim"), indent=13)
+        yield line(("for the same lines", "dim"), indent=margin)
     for quote in quotes[:_QUOTES]:
         place = f"{clean(quote.source)}:{quote.line}" if quote.line else clean(quote.source)
-        yield line((f"{place}: ", "dim"), cut(quote.text, _QUOTE), indent=13, hang=15)
+        yield line((f"{place}: ", "dim"), cut(quote.text, _QUOTE), indent=margin, hang=margin + 2)
     if len(quotes) > _QUOTES:
-        yield line((f"and {counted(len(quotes) - _QUOTES, 'more such line')}", "dim"), indent=13)
+        yield line((f"and {counted(len(quotes) - _QUOTES, 'more such line')}", "dim"), indent=margin)
     if cause.fix:
-        yield line("; or ".join(_OR.sub("", clean(fix)) for fix in cause.fix[:2]), label="do: ", indent=13, hang=17)
+        yield line("; or ".join(_OR.sub("", clean(fix)) for fix in cause.fix[:2]), label="do: ", indent=margin, hang=margin + 4)
     if cause.confirm and cause.confidence is not Confidence.CERTAIN:
-        yield line(clean(cause.confirm), label="confirm with: ", indent=13, hang=27)
+        yield line(clean(cause.confirm), label="confirm with: ", indent=margin, hang=margin + 14)
 
 
 def _short(value: Any) -> str:
