@@ -112,6 +112,19 @@ def test_what_cannot_start_is_an_answer(tmp_path: Path) -> None:
     assert why(gone_folder) is Why.FAILED and "is gone" in str(gone_folder)
 
 
+def test_what_this_user_cannot_reach_is_not_called_not_executable(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Such as the Python that an environment in another user's home leads to."""
+    script = tmp_path / "python3"
+    script.write_text("")
+
+    def refused(path: str, seen: object = None) -> None:
+        raise PermissionError(13, "Permission denied", "/root/.pyenv")
+
+    monkeypatch.setattr("torchtune_sys.host.trust.steps", refused)
+    said = process.run((str(script),), timeout_s=30)
+    assert str(said).endswith(f"{script}: it leads into /root, which this user may not enter"), said
+
+
 def test_no_room_on_tmp_is_no_matter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setenv("TMPDIR", str(tmp_path / "full"))
     assert sh("cat", data="hello") == Output(rc=0, stdout="hello")

@@ -98,6 +98,19 @@ def steps(path: str, seen: "Decision | None" = None) -> "list[tuple[str, os.stat
     return found
 
 
+def out_of_reach(path: str) -> str:
+    """Return why this user cannot follow the links at ``path`` to their end, as those of a virtual environment; "" where it can."""
+    try:
+        steps(path)
+    except PermissionError as error:
+        return f"it leads into {os.path.dirname(error.filename or path)}, which this user may not enter"
+    except FileNotFoundError as error:
+        return f"it leads to {error.filename}, which is gone" if os.path.islink(path) else ""
+    except OSError:
+        pass
+    return ""
+
+
 def distrust(
     path: str,
     users: "frozenset[int] | None" = None,

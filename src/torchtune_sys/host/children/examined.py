@@ -37,7 +37,7 @@ def runner(path: str) -> Fact[Account | None]:
         seen = trust.Decision()
         owners = {info.st_uid: (place, info) for place, info in reversed(_steps(places, seen)) if info.st_uid not in seen.system}
     except FileNotFoundError:
-        return Missing(Why.NO_TOOL, path, out_of_reach(path) or "no such file")
+        return Missing(Why.NO_TOOL, path, trust.out_of_reach(path) or "no such file")
     except OSError as error:
         return _refused(path, f"{error.filename or path}: {error.strerror}")
     if len(owners) > 1:
@@ -64,19 +64,6 @@ def no_program(path: str) -> str:
     if path.endswith(".py"):
         return f"{path} is a program for Python, not an interpreter"
     return "" if info.st_mode & 0o111 else f"{path} is not executable"
-
-
-def out_of_reach(path: str) -> str:
-    """Return why this user cannot follow the links at ``path`` to their end, as those of a virtual environment; "" where it can."""
-    try:
-        trust.steps(path)
-    except PermissionError as error:
-        return f"it leads into {os.path.dirname(error.filename or path)}, which this user may not enter"
-    except FileNotFoundError as error:
-        return f"it leads to {error.filename}, which is gone" if os.path.islink(path) else ""
-    except OSError:
-        pass
-    return ""
 
 
 def _refused(path: str, reason: str) -> Missing:

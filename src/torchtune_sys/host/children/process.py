@@ -19,6 +19,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 
+from torchtune_sys.host import trust
 from torchtune_sys.host.account import Account, without_our_keys
 from torchtune_sys.host.base import Output
 from torchtune_sys.host.children import orphans
@@ -243,7 +244,9 @@ def _start(
     except PermissionError as error:
         if user is not None and error.errno == errno.EPERM:
             return Missing(Why.DENIED, name, f"this process may not become user {user.name}", f"run torchtune-sys as {user.name}")
-        return Missing(Why.DENIED, name, f"{argv[0]} is not executable" + (f" by user {user.name}" if user else ""))
+        unreached = "" if user else trust.out_of_reach(argv[0])
+        said = f"{argv[0]}: {unreached}" if unreached else f"{argv[0]} is not executable"
+        return Missing(Why.DENIED, name, said + (f" by user {user.name}" if user else ""))
     except BlockingIOError:
         return Missing(
             Why.FAILED, name, "no process could be started: the limit on processes is reached (nproc, or the cgroup's pids.max)"

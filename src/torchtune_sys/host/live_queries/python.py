@@ -7,12 +7,13 @@ import sys
 from typing import Any
 
 from torchtune_sys.formats.python_modules import PARTS_OF_TORCH, REQUIRED, hiding
+from torchtune_sys.host import trust
 from torchtune_sys.host.account import Account
 from torchtune_sys.host.base import missing_from
 from torchtune_sys.host.children import process
 from torchtune_sys.host.children.child_environment import for_python, kept_from_root
 from torchtune_sys.host.children.endings import ended_by
-from torchtune_sys.host.children.examined import out_of_reach, runner
+from torchtune_sys.host.children.examined import runner
 from torchtune_sys.host.isolation import session, session_path
 from torchtune_sys.host.live import read_text
 from torchtune_sys.host.secrets.filter import brief
@@ -86,7 +87,7 @@ def _child(path: str, script: str, timeout_s: float, user: Account | None) -> Fa
         return source
     output = process.run((path, "-c", source), timeout_s=timeout_s, env=for_python(user), user=user)
     if isinstance(output, Missing):
-        unreached = out_of_reach(path) if output.why in (Why.DENIED, Why.NO_TOOL) and user is None else ""
+        unreached = trust.out_of_reach(path) if output.why in (Why.DENIED, Why.NO_TOOL) and user is None else ""
         return Missing(output.why, path, unreached or output.detail.replace(source, "…"), output.remedy)
     if output.rc < 0:
         return Missing(Why.FAILED, path, f"the interpreter was ended by {ended_by(output.rc)}")
