@@ -85,10 +85,11 @@ def remedy() -> list[str]:
         f"echo {shlex.quote(_prompt(words, root=True))}\n{tool} {words} || true\necho\n" for words in REMEDY
     )
     Path("/var/lib/torchtune-sys").mkdir(exist_ok=True)
-    with tempfile.TemporaryDirectory() as stage:
+    with tempfile.TemporaryDirectory() as stage, tempfile.TemporaryDirectory() as programs:
+        Path(programs, "sudo").symlink_to("/bin/true")  # the same picture on a machine without it
         done = subprocess.run(
             ["unshare", "--mount", "--net", "--uts", "--propagation", "private", "sh", "-c", f"hostname gpu-07\n{script}"],
-            env={**_environment(), "STAGE": stage, "VALUES": values},
+            env={**_environment(), "STAGE": stage, "VALUES": values, "PATH": f"{programs}:{os.environ['PATH']}"},
             capture_output=True,
             text=True,
             check=True,

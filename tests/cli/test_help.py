@@ -163,7 +163,13 @@ def test_version_in_short() -> None:
             "no rule or cause is called 'bottleneck'",
             "torchtune-sys rules --search bottleneck lists those that speak of it",
         ),
-        ("rules --search=", "--search is empty", "torchtune-sys rules --search 'shared memory'"),
+        ("rules --search=", "--search is empty", "give a value, or leave it out"),
+        ("rules --search ' '", "--search is empty", "torchtune-sys rules --search 'shared memory'"),
+        ("apply --dry-run --only=", "--only is empty", "is it a variable that is not set?"),
+        ("preflight --policy=", "--policy is empty", "is it a variable that is not set?"),
+        ("check --data=", "--data is empty", "is it a variable that is not set?"),
+        ("check --select=", "--select is empty", "is it a variable that is not set?"),
+        ("compare a.json ''", "FILE|DIR|-... is empty", "is it a variable that is not set?"),
         ("explain", "missing argument 'RULE...'", "torchtune-sys explain --help"),
         ("generate slurm", "missing argument 'PIECE'", "choose from: prolog, epilog"),
         ("check --from /nope", "/nope: No such file or directory", "check the path"),
@@ -178,7 +184,7 @@ def test_version_in_short() -> None:
     ],
 )
 def test_errors_say_what_was_seen_and_what_to_do_in_one_style(words: str, seen: str, todo: str) -> None:
-    found = run(*words.split())
+    found = run(*shlex.split(words))
     first, second = found.stderr.splitlines()
     assert (found.returncode, found.stdout) == (2, "")
     assert first.startswith(f"torchtune-sys: {seen}") and not first.endswith("."), first
@@ -323,6 +329,25 @@ def test_without_sudo_the_host_s_own_means_is_named() -> None:
     from torchtune_sys.cli.invocation import again_as_root
 
     assert again_as_root("run it again with sudo, or look", [], {"PATH": "/nowhere"}) == "run it again as root, or look"
+
+
+def test_root_of_a_container_without_sudo_is_not_told_to_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from torchtune_sys.cli.invocation import before_root
+    from torchtune_sys.render import layout
+
+    def told(means: str, words: str, is_elsewhere: bool = False) -> str:
+        style = layout.Style(width=200, before_root=means)
+        return layout.render([layout.line(words, is_elsewhere=is_elsewhere)], style).rstrip("\n")
+
+    for euid, wanted in ((0, ""), (1000, "sudo")):
+        monkeypatch.setattr("os.geteuid", lambda euid=euid: euid)
+        assert before_root({"PATH": "/nowhere"}) == wanted
+    fix = "fix: sudo sysctl -w a=1 (echo 1 | sudo tee /proc/x; sudo torchtune-sys apply)"
+    assert told("", fix) == "fix: sysctl -w a=1 (echo 1 | tee /proc/x; torchtune-sys apply)"
+    assert told("doas", fix) == fix.replace("sudo", "doas")
+    for words in ("user root by sudo of bob", "was run with sudo: it judged root", "run it without sudo"):
+        assert told("", words) == words
+    assert told("", fix, is_elsewhere=True) == told("sudo", fix) == fix
 
 
 def test_packages_of_one_user_are_not_promised_to_root() -> None:

@@ -172,7 +172,11 @@ def test_the_same_is_told_in_every_format(tmp_path: Path) -> None:
     shown = run("check", "--from", str(bare))
     first = " ".join(shown.stdout.split("\n\n")[0].split())
     assert shown.returncode == 0
-    assert "cannot train: no torch in " in first and "record it with --python at yours" in first and "checks skipped" in first
+    assert "cannot train: no torch in " in first and "checks skipped)" in first and "no other problem found" in first
+    last = " ".join(shown.stdout.split("\n\n")[-1].split())
+    assert (
+        "to train: record it with --python, the Python that trains; torchtune-sys generate install with the same --from " in last
+    )
     assert json.loads(run("check", "--from", str(bare), "--format", "json").stdout)["summary"]["can_train"] == "no"
     assert "cannot train" in run("check", "--from", str(bare), "--format", "markdown").stdout
     assert "cannot train" in run("check", "--from", str(bare), "--format", "nagios").stdout

@@ -134,7 +134,7 @@ def _proven(run: ApplyRun, before: list[SmokeReport], options: dict[str, Any]) -
 
 def _show(plan: Plan, left_out: dict[str, str], options: dict[str, Any], *, is_whole: bool) -> None:
     say(
-        shown.text(plan, style(options["color"]), closing=False, is_whole=is_whole)
+        shown.text(plan, style(options["color"], is_here=True), closing=False, is_whole=is_whole)
         + "".join(row(f"left out: {key} ({why})") for key, why in left_out.items())
     )
 
@@ -184,7 +184,7 @@ def _tell(run: ApplyRun, found: Planned, plan: Plan, left_out: dict[str, str], o
     """Judge the host again, and report the outcome of each change."""
     if run.rolled_back:
         if not _as_json(options):
-            say(run_text.rolled_back(run.rolled_back, run.kept, style(options["color"])))
+            say(run_text.rolled_back(run.rolled_back, run.kept, style(options["color"], is_here=True)))
         taken_back = tuple(run_text.outcome(change, State.FAILED, f"taken back: {run.rolled_back}") for change in plan.changes)
         _give(run.number, taken_back, found, options)
         return NOT_ALL
@@ -194,7 +194,7 @@ def _tell(run: ApplyRun, found: Planned, plan: Plan, left_out: dict[str, str], o
     unjudged = {one.rule: one.reason for one in unjudged_rules(results) if one.late}
     outcomes = run_text.outcomes(plan, planner.still_asked(results), lost, run.failed, run.left, unjudged)
     if not _as_json(options):
-        say(run_text.text(outcomes, run.number, style(options["color"])))
+        say(run_text.text(outcomes, run.number, style(options["color"], is_here=True)))
     _give(run.number, (*outcomes, *_others(found, left_out, options)), found, options)
     states = {outcome.state for outcome in outcomes}
     return NOT_ALL if State.FAILED in states else LOST_AT_BOOT if State.LOST_AT_BOOT in states else DONE

@@ -12,8 +12,10 @@ from itertools import groupby
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from torchtune_sys import PROGRAM
+from torchtune_sys.errors import UserError
 
 if TYPE_CHECKING:
     from click.shell_completion import CompletionItem
@@ -29,7 +31,20 @@ _PLACES = {"FILE": "file", "PATH": "file", "DIR": "dir"}
 """Metavar → what a shell completes it with."""
 
 
-class _Place(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
+class _Text(click.ParamType):  # type: ignore[type-arg]  # generic from click 8.5 on
+    """A text that says something: ``--only "$RULES"`` of a script in which the variable is not set would select all rules."""
+
+    name = "text"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
+        """Return the text. Raises UserError."""
+        if value == "" and ctx and param and ctx.get_parameter_source(param.name or "") is ParameterSource.COMMANDLINE:
+            name = param.opts[-1] if isinstance(param, click.Option) else param.metavar or param.name
+            raise UserError(f"{name} is empty", "give a value, or leave it out; is it a variable that is not set?")
+        return str(value)
+
+
+class _Place(_Text):
     """A name that the shell completes. click.Path does so too, and calls stat(2), which a dead file server keeps for ever."""
 
     name = "path"
@@ -50,9 +65,13 @@ class Command(click.Command):
         super().__init__(*args, **settings)
         self.common = tuple(common)
         for param in self.params:
-            words = re.split(r"\W+", param.metavar or "") if param.type is click.STRING else ()
+            if param.type is not click.STRING:
+                continue
+            words = re.split(r"\W+", param.metavar or "")
             if kind := next((kind for word, kind in _PLACES.items() if word in words), ""):
                 param.type = _Place(kind)
+            elif isinstance(param, click.Option):
+                param.type = _Text()
         self.params.append(
             click.Option(
                 [HELP_ALL], is_flag=True, is_eager=True, expose_value=False, callback=_show_all, help="Show the full help."

@@ -50,13 +50,22 @@ def again_as_root(todo: str, args: list[str], env: Mapping[str, str]) -> str:
     rest = todo.removeprefix(AGAIN_AS_ROOT)
     if _is_of_the_caller_alone(env):
         return f"run it as root{rest}; root does not use packages of {_PACKAGES}: use pipx, uv tool, or the self-contained file"
-    tool = next((name for name in ("sudo", "doas", "run0") if _found(name, env)), "")
+    tool = _to_root(env)
     again = f"run it again {f'with {tool}' if tool else 'as root'}{rest}"
     shown = behind_sudo(program(env))
     if "/" not in shown:
         return again
     # uvx and pipx run lie where sudo does not look, either
     return f"{again}; {tool or 'root'} needs the path: {f'{tool} ' if tool else ''}{' '.join((shown, *map(_word, args)))}"
+
+
+def before_root(env: Mapping[str, str]) -> str:
+    """Return what a command that only root may run begins with on this host: ``""`` where root runs us and has no such program, as in a container."""
+    return _to_root(env) or ("sudo" if os.geteuid() else "")
+
+
+def _to_root(env: Mapping[str, str]) -> str:
+    return next((name for name in ("sudo", "doas", "run0") if _found(name, env)), "")
 
 
 def _can_be_typed(path: str) -> bool:

@@ -6,11 +6,12 @@ import os
 import shlex
 import time
 from collections.abc import Callable, Iterable, Mapping
+from shlex import quote
 from typing import Any
 
 import msgspec
 
-from torchtune_sys import engine
+from torchtune_sys import PROGRAM, engine
 from torchtune_sys.cli.options import DESCRIPTION, INTENT
 from torchtune_sys.cli.terminal import clear_progress, progress, require_apart
 from torchtune_sys.cli.watch import LIVE_TIMEOUT_S, TIMEOUT_S
@@ -19,6 +20,7 @@ from torchtune_sys.errors import UnreadableInput, UserError
 from torchtune_sys.host.base import Host
 from torchtune_sys.host.input.limits import TIMEOUT_S as INPUT_TIMEOUT_S
 from torchtune_sys.host.input.opening import PastedText, open_input
+from torchtune_sys.host.input.reading import STANDARD_INPUT
 from torchtune_sys.model.facts.session import Workload
 from torchtune_sys.model.snapshot import FAMILIES, Snapshot
 from torchtune_sys.model.values import Missing, known
@@ -92,7 +94,7 @@ def _alone(told: _Told, origin: str, path: str) -> Snapshot:
     if told.snapshot is None:
         raise UnreadableInput(
             f"{name}: holds no recorded /proc or /sys, nor what a command printed about a host",
-            f"give a tree with proc/ and sys/ in it, or a recording made with: torchtune-sys record; logs of a job: torchtune-sys diagnose {name}",
+            f"give a tree with proc/ and sys/ in it, or a recording made with: torchtune-sys record; logs of a job: {to_diagnose(name)}",
         )
     from torchtune_sys.evidence.outputs import named
 
@@ -180,7 +182,7 @@ def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
         if line := first_known(pasted.text):
             raise UnreadableInput(
                 f"{pasted.name}: does not describe a host, but contains a known error: {line}",
-                f"torchtune-sys diagnose {pasted.name} names its cause",
+                f"{to_diagnose(pasted.name)} names its cause",
             )
         from torchtune_sys.evidence.pasted import not_read
 
@@ -189,12 +191,21 @@ def _from_text(pasted: PastedText, intent: Workload) -> Snapshot:
             raise UnreadableInput(f"{pasted.name}: {what}", todo)
         raise UnreadableInput(
             f"{pasted.name}: is neither a recording nor a report that can be read",
-            f"a failed program's output: torchtune-sys diagnose {pasted.name}; of reports, collect_env, nvidia-smi, dmesg, lspci and those in "
+            f"a failed program's output: {to_diagnose(pasted.name)}; of reports, collect_env, nvidia-smi, dmesg, lspci and those in "
             "docs/inputs.md are read",
         )
     env = {} if isinstance(seen.session, Missing) else known(seen.session.env, {})
     told = {name: value for name, value in from_environment(env).items() if getattr(intent, name) is None}
     return msgspec.structs.replace(seen, intent=msgspec.structs.replace(intent, **told))
+
+
+def to_diagnose(name: str) -> str:
+    """Return the command that diagnoses what was read, by its name.
+
+    >>> to_diagnose("a b.log"), to_diagnose("standard input")
+    ("torchtune-sys diagnose 'a b.log'", 'torchtune-sys diagnose -')
+    """
+    return f"{PROGRAM} diagnose {'-' if name == STANDARD_INPUT else quote(name)}"
 
 
 def now() -> tuple[str, float]:

@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
-from torchtune_sys.cli.invocation import behind_sudo, program
+from torchtune_sys.cli.invocation import before_root, behind_sudo, program
 from torchtune_sys.errors import CannotWrite, UserError
 from torchtune_sys.model.numbers import natural
 
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 NARROW, USUAL, WIDE = 40, 80, 100
 _MOST_COLUMNS = 10_000
 _ASCII = {"→": "->", "–": "-", "…": "...", "×": "x", "≥": ">=", "≤": "<=", "µ": "u", "°": "deg "}
-"""Signs that our own texts hold (tests/cli/test_streams.py), and how they look where the terminal's locale has ASCII alone (LC_ALL=C)."""
+"""Signs that our own texts hold (tests/cli/test_streams.py), and how they look where the terminal has ASCII alone, or was said to (LC_ALL=C)."""
 
 
 def environment() -> Mapping[str, str]:
@@ -33,16 +33,22 @@ def environment() -> Mapping[str, str]:
     return known(LiveHost().env(), {})
 
 
-def style(color: str, output: str | None = None) -> Style:
-    """Return how text for people is laid out where the result goes: ``color`` is auto, always or never."""
-    from torchtune_sys.render.layout import Style
+def style(color: str, output: str | None = None, *, is_here: bool = False) -> Style:
+    """Return how text for people is laid out where the result goes: ``color`` is auto, always or never; ``is_here``: its commands are for this host."""
+    from torchtune_sys.render.layout import SUDO, Style
 
     to_terminal = output is None and is_terminal(sys.stdout)
     asked = asked_columns() if output is None else 0
     width = max(asked, NARROW) if asked else min(max(_columns(sys.stdout), NARROW), WIDE) if to_terminal else USUAL
     env = environment()
     shown = program(env)
-    return Style(width=width, color=colored(color, env, to_terminal), program=shown, behind_sudo=behind_sudo(shown))
+    return Style(
+        width=width,
+        color=colored(color, env, to_terminal),
+        program=shown,
+        behind_sudo=behind_sudo(shown),
+        before_root=before_root(env) if is_here else SUDO,
+    )
 
 
 def colored(color: str, env: Mapping[str, str], to_terminal: bool) -> bool:

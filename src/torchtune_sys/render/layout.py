@@ -19,6 +19,10 @@ Span = tuple[str, str]
 """Words and the name of their style (``""`` for plain)."""
 
 
+SUDO = "sudo"
+"""How our texts begin a command that only root may run."""
+
+
 class Style(msgspec.Struct, frozen=True, kw_only=True):
     width: int = 80
     """Columns."""
@@ -27,6 +31,8 @@ class Style(msgspec.Struct, frozen=True, kw_only=True):
     """How a person starts this tool here: it stands where a text says what to run, so that the row can be pasted."""
     behind_sudo: str = PROGRAM
     """How root starts it by sudo."""
+    before_root: str = SUDO
+    """What a command begins with that only root may run, if it is for this host; "" for nothing."""
 
 
 class Line(msgspec.Struct, frozen=True, kw_only=True):
@@ -44,6 +50,7 @@ class Line(msgspec.Struct, frozen=True, kw_only=True):
     """Whether its commands are for another host, on which this tool is not where it is here."""
 
 
+_AS_ROOT = pattern(rf"(?<![^\s(\"'`;|])(?<!by )(?<!with ){SUDO} (?=[a-z/.'])")
 _COMMAND = pattern(rf"(?<![^\s(\"'`]){re.escape(PROGRAM)}(?= (?:--)?[a-z]+(?:[\s,;:.)\"'`-]|$))")
 ROOM, _NARROW_HANG = 24, 4
 """Columns that words must have beside a label, and how far they are indented below a label that leaves them less."""
@@ -118,7 +125,8 @@ def _rows(item: Line, style: Style) -> list[str]:
         gap = 1 if used < style.width // 2 else room
     row = " " * item.indent + _paint(label, item.label[1], style)
     rows: list[str] = []
-    for word in _words(item.spans, PROGRAM if item.is_elsewhere else style.program):
+    program, before_root = (PROGRAM, SUDO) if item.is_elsewhere else (style.program, style.before_root)
+    for word in _words(item.spans, program, before_root):
         length = sum(len(text) for text, _ in word)
         if used + gap + length > room:
             rows += [row + more] if used > item.indent else []
@@ -129,13 +137,14 @@ def _rows(item: Line, style: Style) -> list[str]:
     return [found.rstrip(" ") for found in [*rows, row]]
 
 
-def _words(spans: Iterable[Span], program: str) -> list[list[Span]]:
-    """Words as lists of spans, since a style may change inside one; ``program`` is this tool where its name begins a command."""
+def _words(spans: Iterable[Span], program: str, before_root: str) -> list[list[Span]]:
+    """Words as lists of spans, since a style may change inside one; ``program`` is this tool where its name begins a command, ``before_root`` as in Style."""
     words: list[list[Span]] = []
     glue = False
     whole = program.replace(" ", _BLANK)
     for text, name in spans:
-        for place, piece in enumerate(startable(clean(text), whole).split(" ")):
+        text = clean(text) if before_root == SUDO else _AS_ROOT.sub(f"{before_root} ".lstrip(), clean(text))
+        for place, piece in enumerate(startable(text, whole).split(" ")):
             if place:
                 glue = False
             if not piece:

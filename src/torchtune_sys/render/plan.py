@@ -31,7 +31,12 @@ def headline(plan: Plan, *, is_whole: bool = True) -> str:
         _count(sum(item.rule not in planned for item in plan.by_hand), "finding", " to fix by hand"),
     ]
     counts += [_count(len(plan.install), "step", " to install")]
-    counted = ", ".join(count for count in counts if count)
+    found = [count for count in counts if count]
+    if (
+        found and is_whole and not (plan.changes or plan.waiting or plan.refused)
+    ):  # else "1 finding to fix by hand" answers "apply", too
+        found.insert(0, "nothing to change")
+    counted = ", ".join(found)
     name = host_word(plan.host) or ("this host" if plan.origin == "live" else "the given host")
     nothing = "nothing to change" if is_whole else "no change found, but not all that decides it could be read"
     return f"{name}: {counted or nothing}"

@@ -52,7 +52,7 @@ def render(report: Report, style: Style, *, verbose: bool = False, quiet: bool =
         lines.extend(_unknowns(report.results, verbose))
         if verbose:
             lines.extend(_passes(report.results))
-        lines.extend(_closing(report.results, counts, live=report.snapshot.origin == "live"))
+        lines.extend(_closing(report, counts))
     return layout.render(lines, style)
 
 
@@ -84,9 +84,7 @@ def _ability(report: Report, counts: Summary) -> str:
     match found.device:
         case Device.NONE if not found.by_finding:
             skipped = skipped_without_torch(report.results)
-            more = f"; {_count(skipped, 'check')} skipped" if skipped else ""
-            todo = "point --python at yours" if report.snapshot.origin == "live" else "record it with --python at yours"
-            return f"cannot train: {found.why} ({todo}{more})"
+            return f"cannot train: {found.why}" + (f" ({_count(skipped, 'check')} skipped)" if skipped else "")
         case Device.GPU if not counts.findings["error"]:
             return f"trains on {_count(found.gpus, 'GPU')}" if found.gpus else "trains on GPUs (how many is not known)"
         case Device.CPU if not counts.findings["error"]:
@@ -103,7 +101,8 @@ def _found(results: tuple[Result, ...], counts: Summary, *, explained: bool, tra
     errors = [result for result in findings(results) if result.rule.severity is Severity.ERROR]
     if errors:
         more = f" (and {len(errors) - 1} more)" if len(errors) > 1 else ""
-        return f"{found} – training will fail or go wrong: {errors[0].rule.title}{more}{crashed}"
+        means = " – training will fail or go wrong" if trains else ""
+        return f"{found}{means}: {errors[0].rule.title}{more}{crashed}"
     if counts.findings[Severity.WARNING.value]:
         return f"{found} – training may be slow or fragile{crashed}" if trains else f"{found}{crashed}"
     known = f"{_count(counts.passed, 'check')} passed"
@@ -118,7 +117,7 @@ def _found(results: tuple[Result, ...], counts: Summary, *, explained: bool, tra
     if counts.unknown > counts.passed and not _given_little(results):
         return f"too little could be seen to judge this host{advice}: {known}{unknown}{crashed}"
     ran = " by the checks that ran" if counts.crashed else (" in the input" if counts.unknown > counts.passed else "")
-    return f"no problem found{ran}{advice}; {known}{unknown}{crashed}"
+    return f"no {'' if trains else 'other '}problem found{ran}{advice}; {known}{unknown}{crashed}"
 
 
 def _given_little(results: tuple[Result, ...]) -> bool:
@@ -297,7 +296,8 @@ def _passes(results: tuple[Result, ...]) -> Iterator[Line]:
             yield line(f"{result.rule.id}{': ' + shown if shown else ''}", label="  ", hang=6)
 
 
-def _closing(results: tuple[Result, ...], counts: Summary, *, live: bool) -> Iterator[Line]:
+def _closing(report: Report, counts: Summary) -> Iterator[Line]:
+    results, live = report.results, report.snapshot.origin == "live"
     failed = sum(counts.findings.values())
     numbers = (
         f"{_count(len(results), 'check')}: {counts.passed} passed, {failed} failed, "
@@ -309,6 +309,10 @@ def _closing(results: tuple[Result, ...], counts: Summary, *, live: bool) -> Ite
     worst = next(iter(findings(results)), None)
     if worst:
         yield line((f"more about a finding: torchtune-sys explain {worst.rule.id}", "dim"))
+    more = "" if live else " with the same --from"
+    trains = can_train(report)
+    if trains.device is Device.NONE and not trains.by_finding:
+        named = "--python names the Python that you train with" if live else "record it with --python, the Python that trains"
+        yield line(f"{named}; torchtune-sys generate install{more} prints how to install torch", label=("to train: ", "good"))
     if any(actions.doable(action) for result in findings(results) for action in result.rule.fix):
-        more = "" if live else " with the same --from"
         yield line((f"the changes that would fix it: torchtune-sys plan{more}", "dim"))

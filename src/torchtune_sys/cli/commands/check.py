@@ -124,12 +124,13 @@ def _tell_of_error(found: Host | PastedText, results: tuple[Result, ...]) -> Non
 
     if isinstance(found, Host) or any(result.verdict is Verdict.FAIL for result in results):
         return
+    from torchtune_sys.cli.take_snapshot import to_diagnose
     from torchtune_sys.knowledge.sentences import first_known
 
     if line := first_known(found.text):
         tell(
             f"{found.name}: contains a known error that no check judges: {line}",
-            f"torchtune-sys diagnose {found.name} names its cause",
+            f"{to_diagnose(found.name)} names its cause",
         )
 
 
@@ -173,7 +174,12 @@ def _rendered(report: Report, options: dict[str, Any]) -> str:
     if name == "text":
         from torchtune_sys.render import text
 
-        return text.render(report, style(options["color"], options["output"]), verbose=options["verbose"], quiet=options["quiet"])
+        return text.render(
+            report,
+            style(options["color"], options["output"], is_here=report.snapshot.origin == "live"),
+            verbose=options["verbose"],
+            quiet=options["quiet"],
+        )
     if name == "nagios":
         from torchtune_sys.render import nagios
 

@@ -76,7 +76,7 @@ def _rendered(made: Any, options: dict[str, Any], *, is_whole: bool) -> str:
         from torchtune_sys.cli.options import given_again
 
         given = given_again(click.get_current_context(), ("from_", "root", "format_", "output", "verbose", "color"))
-        how = style(options["color"], options["output"])
+        how = style(options["color"], options["output"], is_here=made.origin == "live")
         return shown.text(made, how, verbose=options["verbose"], given=given, is_whole=is_whole)
     if options["format_"] == "json":
         from torchtune_sys.render import as_json

@@ -262,7 +262,7 @@ def _rendered(found: Preflight, options: Mapping[str, Any]) -> str:
         said = render.reason_of_all(found)
         return f"{said}\n" if said else ""
 
-    return render.text(found, style(options["color"], options["output"]), quiet=options["quiet"])
+    return render.text(found, style(options["color"], options["output"], is_here=not options["from_"]), quiet=options["quiet"])
 
 
 def _status(found: Preflight) -> int:

@@ -97,7 +97,7 @@ def command(**options: Any) -> int:
         from torchtune_sys.smoke.names import stages
 
         rows = (line(proof, label=(f"{name:<20}", "heading")) for name, proof in stages().items())
-        give(render(rows, style(options["color"], options["output"])), options["output"])
+        give(render(rows, style(options["color"], options["output"], is_here=True)), options["output"])
         return 0
     require_output(options["output"])
     from torchtune_sys.cli.smoke_run import run_smoke
@@ -119,7 +119,7 @@ class _Shown:
     def ended(self, report: SmokeReport, stage: StageResult) -> None:
         from torchtune_sys.render import smoke as render
 
-        laid_out = style(self._options["color"], self._options["output"])
+        laid_out = style(self._options["color"], self._options["output"], is_here=True)
         words = "" if self._stages else render.opening(report, laid_out)
         words += render.stage_text(stage, laid_out, verbose=self._options["verbose"])
         self._stages[stage.stage] = stage  # before it is seen: who reads it may interrupt at once, and the rest follows then
@@ -132,7 +132,7 @@ class _Shown:
         if not self._stages:
             give(_rendered(report, self._options), self._options["output"], machine=self._options["format_"] != "text")
             return
-        laid_out = style(self._options["color"], self._options["output"])
+        laid_out = style(self._options["color"], self._options["output"], is_here=True)
         say(render.ending(report, self._stages, laid_out, verbose=self._options["verbose"]))
 
 
@@ -161,7 +161,9 @@ def _rendered(report: SmokeReport, options: Mapping[str, Any]) -> str:
         return as_json.smoke(report)
     if options["format_"] == "junit":
         return render.junit(report)
-    return render.text(report, style(options["color"], options["output"]), quiet=options["quiet"], verbose=options["verbose"])
+    return render.text(
+        report, style(options["color"], options["output"], is_here=True), quiet=options["quiet"], verbose=options["verbose"]
+    )
 
 
 def _status(report: SmokeReport) -> int:

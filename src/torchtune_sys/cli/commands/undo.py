@@ -77,7 +77,7 @@ def _undo(options: dict[str, Any], tell: Callable[[str], None]) -> int:
     if not found:
         _nothing(f"Run {options['run']} was undone already." if options["run"] else "Every run was undone already.", options)
         return 0
-    look, text = style(options["color"]), options["format_"] == "text"
+    look, text = style(options["color"], is_here=True), options["format_"] == "text"
     changes: list[SettingOutcome] = []
     foreseen = undo.Foreseen()
     for journal in found:
