@@ -14,13 +14,15 @@ from typing import Any
 
 import pytest
 
+from torchtune_sys.diagnosis.diagnose import diagnose
 from torchtune_sys.fleet.over_slurm import Slurm
 from torchtune_sys.formats.kernel_log import stamps
 from torchtune_sys.formats.kernel_messages import events, read_log
 from torchtune_sys.host.base import Output
 from torchtune_sys.host.children import process
 from torchtune_sys.host.input import excerpts
-from torchtune_sys.host.input.collection import collected
+from torchtune_sys.host.input.collection import InputText, collected
+from torchtune_sys.host.input.excerpts import excerpt
 from torchtune_sys.host.live_queries.kernel_log import kernel_log
 from torchtune_sys.model.diagnosis import UnreadSource
 from torchtune_sys.model.values import Missing
@@ -244,3 +246,25 @@ def test_a_reason_that_sinfo_tells_is_no_other_node_s_line(sign: str, monkeypatc
     monkeypatch.setattr(process, "run", lambda *_words, **_more: Output(rc=0, stdout=told, stderr=""))
     asked, dead = Slurm("", {}).hosts()
     assert (list(asked), [answer.host for answer in dead]) == (["n1"], ["n2"])
+
+
+XID = "Nov 30 20:00:02 n7 kernel: NVRM: Xid (PCI:0000:18:00): 79, pid=1, GPU has fallen off the bus."
+FULL = "OSError: [Errno 28] No space left on device"
+
+
+@pytest.mark.parametrize(
+    ("before", "failed", "after"),
+    [
+        ("Nov 30 20:00:00 n7 eve[7]: $ git log", XID, "Nov 30 20:00:03 n7 eve[7]: x"),
+        ("Nov 30 20:00:00 n7 eve[7]: $ pytest -q", f"Nov 30 20:00:01 n7 slurmd[44]: {FULL}", "Nov 30 20:00:03 n7 eve[7]: 1 passed in 0.10s"),
+        ("[rank0]: $ pytest -q", f"[rank1]: {FULL}", "[rank0]: 1 passed in 0.10s"),
+        ("n1: $ man errno", f"n2: {FULL}", "n1: x"),
+    ],
+)  # fmt: skip
+def test_no_prompt_that_one_program_prints_hides_what_another_says(before: str, failed: str, after: str) -> None:
+    """Whose program writes to a log that all write to, a rank's output or the system's, decides nothing of what others say there."""
+    text = "\n".join((before, failed, after))
+    told = diagnose([InputText(name="x", excerpt=excerpt(io.BytesIO(text.encode())))])
+    assert [each.cause for each in told.causes] == ["gpu-fallen-off-bus" if failed == XID else "disk-full-or-quota"]
+    own = "\n".join((before, before.partition("$ ")[0] + FULL, after))
+    assert not diagnose([InputText(name="x", excerpt=excerpt(io.BytesIO(own.encode())))]).causes

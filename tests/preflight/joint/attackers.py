@@ -10,6 +10,7 @@ import hashlib
 import hmac
 import json
 import os
+import select
 import socket
 import struct
 import sys
@@ -43,6 +44,18 @@ def squat(address: str, port: int, _key: bytes) -> None:
     time.sleep(600)
 
 
+def older(address: str, port: int, _key: bytes) -> None:
+    """The same as ``squat``, but greets everybody as another release of the tool does."""
+    held = [socket.create_server(("", number), backlog=100) for number in range(port + 1, port + 5)]
+    print("ready", flush=True)
+    while True:
+        for each in select.select(held, [], [])[0]:
+            with contextlib.suppress(OSError):
+                near, _ = each.accept()
+                near.sendall(b"torchtune-sys/peers/1 " + b"0" * 32 + b"\n")
+                near.close()
+
+
 def endpoint(address: str, port: int, _key: bytes) -> None:
     """Another user of the first node listens where the launchers' own rendezvous will be, and says nothing."""
     held = socket.create_server(("", port))
@@ -71,7 +84,7 @@ def noise(address: str, port: int, _key: bytes) -> None:
     """Garbage, a greeting and brackets 100,000 deep, lines without an end, half a greeting that never ends, bytes of an earlier conversation, TLS;
     of three connections one stays, one is half closed, and one is reset."""
     words = (os.urandom(4096), GREETING + b"0" * 32 + b"\n" + b"[" * 100_000, b"x" * (1 << 20), GREETING[:9], b"GET / HTTP/1.1\r\n\r\n",
-             GREETING + b"0" * 32 + b"\n" + b"0" * 32 + b' {"is": "seat", "key": "", "token": "x"}\n', MAGIC * 1000, b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"\7" * 500)  # fmt: skip
+             GREETING + b"0" * 32 + b"\n" + b"0" * 32 + b' {"is": "seat", "key": "", "token": "x"}\n', MAGIC * 1000, b"torchtune-sys/peers/1 " + b"0" * 32 + b"\n", b"\x16\x03\x01\x02\0\x01\0\x01\xfc\x03\x03" + b"\7" * 500)  # fmt: skip
     loris: list[socket.socket] = []
     print("ready", flush=True)
     while True:
@@ -127,6 +140,7 @@ def seats(address: str, port: int, key: bytes) -> None:
 
 ATTACKS: dict[str, Callable[[str, int, bytes], None]] = {
     "squat": squat,
+    "older": older,
     "endpoint": endpoint,
     "passing": passing,
     "noise": noise,

@@ -55,9 +55,10 @@ def test_a_stranger_who_says_that_it_went_on_ends_no_meeting(tmp_path: Path) -> 
     assert held < agents._CONNECTIONS + 100, "all that are opened are held without a limit"
 
 
-def test_who_listens_where_agents_would_meet_stops_no_job(tmp_path: Path) -> None:
+@pytest.mark.parametrize("attack", ["squat", "older"])
+def test_who_listens_where_agents_would_meet_stops_no_job(tmp_path: Path, attack: str) -> None:
     """Before, the first agent was told that the second had not come, and must not start."""
-    found, _ = met(tmp_path, "squat", 1)
+    found, _ = met(tmp_path, attack, 1)
     assert not [agent for agent in found.values() if "NO-GO" in agent.out or agent.status == 1], found
     assert "other processes are listening where the agents would meet" in " ".join(found[1].out.split())
     assert "no other agent was found" in " ".join(found[2].out.split())

@@ -48,7 +48,22 @@ def lines_of(lines: Sequence[LogLine]) -> frozenset[LogLine]:
     [1, 2, 3]
     """
     spans = (*_passed(lines), *_meanings(lines), *_history(lines))
-    return frozenset(line for start, end in spans for line in lines[start:end])
+    return frozenset(
+        line for start, end in spans for line in lines[start:end] if _writer(lines[start]) in (_NOBODY, _writer(line))
+    )
+
+
+_TAG = pattern(r"(?:^|\s)[A-Za-z][\w.-]{0,40}\[\d{1,9}\]:? ?$")
+_NOBODY = ("", None, None, "")
+
+
+def _writer(line: LogLine) -> tuple[str, int | None, int | None, str]:
+    """Return who wrote a line: what one rank, or a program in the system's log, prints as if it were a test run's or a prompt's hides nothing that another says."""
+    tag = _TAG.search(line.printed[: -len(line.text)][-_TAG_LONGEST:]) if line.text else None
+    return line.host, line.rank, line.pid, tag[0] if tag is not None else ""
+
+
+_TAG_LONGEST = 80
 
 
 def _passed(lines: Sequence[LogLine]) -> Iterator[tuple[int, int]]:
