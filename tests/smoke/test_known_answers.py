@@ -3,15 +3,10 @@ locks, switches that add up in any order) is no wrong answer."""
 
 from __future__ import annotations
 
-import json
-import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
-from smoke.faults.bench import torch_python
 from smoke.faults.forked import said
 
 TRIAL = """
@@ -313,7 +308,11 @@ ELSEWHERE = "right doubt StageFailed StageFailed right doubt unknown fail right"
 JUDGED = {
     "RELEASES = {release_of_torch(): ''}": "right StageFailed StageFailed StageFailed right RuntimeError fail fail RuntimeError",
     "RELEASES = {}": ELSEWHERE,
-    "RELEASES, INSTRUCTIONS = {release_of_torch(): ''}, ()": ELSEWHERE.replace("fail right", "fail doubt"),
+    "RELEASES, INSTRUCTIONS = {release_of_torch(): ''}, {}": ELSEWHERE.replace("fail right", "fail doubt"),
+    "RELEASES = {release_of_torch(): ''}; INSTRUCTIONS = {'AVX512': [release_of_torch()]}; instructions = lambda: 'AVX512'": "right StageFailed StageFailed StageFailed right RuntimeError fail fail RuntimeError",
+    "RELEASES = {release_of_torch(): ''}; INSTRUCTIONS = {'AVX512': [(1, 0)]}; instructions = lambda: 'AVX512'": ELSEWHERE.replace(
+        "fail right", "fail doubt"
+    ),
     "RELEASES = {}; here.kind = 'cuda'": "right doubt StageFailed doubt right doubt unknown fail right",
 }
 
@@ -346,47 +345,3 @@ def test_a_file_system_without_locks_is_a_remark_and_one_that_fails_a_fault() ->
 
 def test_sums_on_gpus_may_be_rounded_otherwise_each_time() -> None:
     assert said(SUMS).splitlines() == ["['collective-wrong']", "[]", "['collective-wrong']", "['collective-wrong']"]
-
-
-DISPATCHED = (
-    "ONEDNN_MAX_CPU_ISA=SSE41",
-    "ONEDNN_MAX_CPU_ISA=AVX2",
-    "ONEDNN_MAX_CPU_ISA=AVX2_VNNI",
-    "ONEDNN_MAX_CPU_ISA=AVX512_CORE_VNNI",
-    "ONEDNN_MAX_CPU_ISA=AVX512_CORE_BF16",
-    "ONEDNN_MAX_CPU_ISA=AVX512_CORE_FP16",
-    "ATEN_CPU_CAPABILITY=default",
-    "ATEN_CPU_CAPABILITY=avx2",
-    "MKL_CBWR=COMPATIBLE",
-)
-"""What oneDNN's, torch's and MKL's dispatchers are told to take; a processor without it takes what it has."""
-
-
-@pytest.mark.parametrize(
-    "setting", ["ONEDNN_MAX_CPU_ISA=AVX512_CORE", *(pytest.param(each, marks=pytest.mark.exhaustive) for each in DISPATCHED)]
-)
-def test_kernels_for_each_set_of_instructions_that_this_processor_has_are_right(setting: str, tmp_path: Path) -> None:
-    """oneDNN's gelu for AVX-512 is 1.2e-6 off, its products of int8 are cut off at 16 bits without VNNI, and neither is a fault of a host."""
-    name, _, value = setting.partition("=")
-    command = [
-        sys.executable,
-        "-m",
-        "torchtune_sys",
-        "smoke",
-        "--stages",
-        "layers",
-        "--python",
-        torch_python(),
-        "--no-proof",
-        "--format",
-        "json",
-    ]
-    done = subprocess.run(command, env={**os.environ, name: value}, stdout=subprocess.PIPE, text=True, timeout=300)
-    (layers,) = (stage for stage in json.loads(done.stdout)["stages"] if stage["stage"] == "layers")
-    assert (layers["verdict"], layers["cause"]) == ("pass", ""), layers["seen"]
-
-
-def test_fewer_bits_by_a_variable_of_onednn_are_told() -> None:
-    """On processors with AMX its convolutions of float32 are off by 0.02 then, which no hardware is to blame for."""
-    trial = "print(_what_lowers_onednn())\nos.environ['ONEDNN_DEFAULT_FPMATH_MODE'] = 'BF16'\nprint(_what_lowers_onednn())\n"
-    assert said(trial).splitlines() == ["", "oneDNN's, by ONEDNN_DEFAULT_FPMATH_MODE=BF16"]

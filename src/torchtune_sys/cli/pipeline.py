@@ -27,17 +27,25 @@ def judged(
     Raises UnreadableInput, BadConfig, UnknownName.
     """
     finish = begin(options, timings, found=found)
-    from torchtune_sys import engine
-
-    choice, config = selected_rules(options)
+    selected = selected_rules(options)
     meanwhile()
     seen = finish()
+    return seen, *judgement(seen, options, selected)
+
+
+def judgement(
+    seen: Snapshot, options: Mapping[str, Any], selected: tuple[RuleSelection, Config] | None = None
+) -> tuple[tuple[Result, ...], Config]:
+    """Return the results of the rules that the options select, on a host that was looked at, and the configuration. Raises BadConfig, UnknownName."""
+    from torchtune_sys import engine
+
+    choice, config = selected or selected_rules(options)
     results = engine.judge(seen, choice.rules, choice.overrides)
     if not any(result.verdict is Verdict.FAIL for result in results):
-        return seen, results, config
+        return results, config
     from torchtune_sys import consequences
 
-    return seen, consequences.with_consequences(seen, results, choice.heeded, choice.overrides), config
+    return consequences.with_consequences(seen, results, choice.heeded, choice.overrides), config
 
 
 def selected_rules(options: Mapping[str, Any]) -> tuple[RuleSelection, Config]:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from torchtune_sys import __version__
 from torchtune_sys.cli import options as shared
-from torchtune_sys.cli.pipeline import judged
-from torchtune_sys.cli.take_snapshot import now
-from torchtune_sys.cli.terminal import stage_progress
+from torchtune_sys.cli.take_snapshot import begin, now
+from torchtune_sys.cli.terminal import environment, stage_progress
 from torchtune_sys.cli.watch import SMOKE_TIMEOUT_S, TIMEOUT_S
 from torchtune_sys.errors import FileTooLarge, UserError
 from torchtune_sys.host.children.child_environment import for_training
@@ -22,7 +22,6 @@ from torchtune_sys.model.snapshot import gpus_told
 from torchtune_sys.model.values import Missing, Why, known
 from torchtune_sys.remediation.placement.gpus import visible
 from torchtune_sys.render.report import host_name
-from torchtune_sys.rules.gates import torch_build
 from torchtune_sys.smoke.driver import ProgressListener, SmokeOptions, smoke, team_of
 from torchtune_sys.smoke.expected import expected, no_gpu_build, of_small_files
 from torchtune_sys.smoke.merge import worst
@@ -50,6 +49,29 @@ _LEAST_S = 1.0
 """Time of a test whose look at the host took it all; the stages are then told as untried."""
 
 
+class _Causes(Collection[str]):
+    """The causes that the rules name on this host, asked for where a stage has failed: to import and ask them takes as long as a stage, in which no rank runs yet."""
+
+    def __init__(self, seen: Snapshot, looked: Mapping[str, Any]) -> None:
+        self._seen, self._looked = seen, looked
+
+    @cached_property
+    def _named(self) -> frozenset[str]:
+        from torchtune_sys.cli.pipeline import judgement
+
+        results, _config = judgement(self._seen, self._looked)
+        return frozenset(result.rule.cause for result in results if result.verdict is Verdict.FAIL and result.rule.cause)
+
+    def __contains__(self, cause: object) -> bool:
+        return cause in self._named
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._named)
+
+    def __len__(self) -> int:
+        return len(self._named)
+
+
 def run_smoke(
     options: Mapping[str, Any],
     ended: Callable[[SmokeReport, StageResult], None] | None = None,
@@ -64,10 +86,12 @@ def run_smoke(
     options = {**DEFAULTS, **options}
     looked = {**shared.NO_INTENT, **dict.fromkeys(("from_", "root", "profile", "config")), "select": (), "ignore": ()}
     looked.update(python=options["python"], ranks=options["ranks"], timeout=min(0.6 * options["timeout"], TIMEOUT_S))
-    seen, results, _config = judged(looked)
+    seen = begin(looked)()
+    causes = _Causes(seen, looked)
+    if environment().get("TORCHTUNE_SYS_CONFIG"):
+        len(causes)  # whose mistakes are told before anything runs
     spent_s = time.monotonic() - started + min(_ENDING_S, 0.2 * options["timeout"])
     options["timeout"] = max(options["timeout"] - spent_s, _LEAST_S)
-    causes = {result.rule.cause for result in results if result.verdict is Verdict.FAIL and result.rule.cause}
     asked = _asked(options, seen)
     time_, epoch_s = now()
 
@@ -91,13 +115,15 @@ def run_smoke(
 def _run(
     asked: SmokeOptions,
     seen: Snapshot,
-    causes: set[str],
+    causes: Collection[str],
     report: Callable[..., SmokeReport],
     ended: Callable[[SmokeReport, StageResult], None] | None,
     cut_off: Callable[[SmokeReport], None],
 ) -> tuple[Team, tuple[StageResult, ...], str]:
     without = no_gpu_build(seen) if asked.device == "cuda" else None
     if without is not None:
+        from torchtune_sys.rules.gates import torch_build
+
         return team_of(asked, [{"torch": torch_build(seen).version}]), (without,), ""
     show, clear = stage_progress()
 

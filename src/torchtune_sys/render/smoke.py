@@ -10,7 +10,6 @@ from torchtune_sys.model.numbers import counted
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import Figure, SmokeReport, StageResult
 from torchtune_sys.render import layout
-from torchtune_sys.render.junit import Case, Suite, document, escape
 from torchtune_sys.render.layout import Line, Style, line
 from torchtune_sys.render.node_set import host_word
 
@@ -180,6 +179,8 @@ def _slower(report: SmokeReport, verbose: bool) -> Iterator[Line]:
 
 def junit(report: SmokeReport) -> str:
     """Return one suite, a case for each stage, and the verdict's sentence: it tells of a run that was cut off."""
+    from torchtune_sys.render.junit import Case, Suite, document  # with all rules, as _inside
+
     suite = Suite(
         name="torchtune-sys.smoke",
         host=report.host,
@@ -196,6 +197,8 @@ def junit(report: SmokeReport) -> str:
 
 
 def _inside(stage: StageResult) -> str:
+    from torchtune_sys.render.junit import escape
+
     match stage.verdict:
         case Verdict.PASS:
             return ""

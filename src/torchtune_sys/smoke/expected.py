@@ -8,7 +8,6 @@ from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import StageResult
 from torchtune_sys.model.snapshot import Snapshot, gpus_told
 from torchtune_sys.model.values import Missing, NotApplicable, Unknown, absent, known
-from torchtune_sys.rules.gates import torch_build
 
 GEMM_SHARE = 0.4
 """Of the dense peak. Large products reach 60 to 85 % on healthy GPUs; one that is throttled, capped or half broken falls below. A
@@ -77,6 +76,8 @@ def _between(model: gpus.GpuModel) -> list[tuple[str, str, float]]:
 
 def no_gpu_build(seen: Snapshot) -> StageResult | None:
     """Return the end of the stage "device" where a GPU is asked for and torch was built without any; None where it has one, or nobody knows."""
+    from torchtune_sys.rules.gates import torch_build  # with all rules: a third of a second of a processor
+
     try:
         build = torch_build(seen)
     except (NotApplicable, Unknown):

@@ -9,6 +9,7 @@ import faulthandler
 import functools
 import json
 import os
+import re
 import shutil
 import sys
 import tempfile
@@ -35,6 +36,7 @@ from torchtune_sys.smoke.worker.rendezvous_store import MEETING_S, undecided_by_
 from torchtune_sys.smoke.worker.stage_in_copy import StageBeside, ToldEnd, has_room_beside
 from torchtune_sys.smoke.worker.stages.container import container_is_as_promised, promises_in
 from torchtune_sys.smoke.worker.stages.import_torch import IMPORT_S, import_what_training_imports, no_address_space
+from torchtune_sys.smoke.worker.stages.process_settings import what_lowers_products
 from torchtune_sys.smoke.worker.stages.process_state import threads_that_stay
 from torchtune_sys.smoke.worker.stages.rendezvous import check_in, part
 from torchtune_sys.smoke.worker.stages.stress import RepeatedWork
@@ -60,6 +62,16 @@ _COMPUTED = (
     "-damaged",
 )
 """How causes of what was computed end."""
+_OF_PRODUCTS = (
+    "gemm-wrong",
+    "convolution-wrong",
+    "layer-wrong",
+    "device-computes-wrong",
+    "fsdp-step-wrong",
+    "amp-diverges",
+    "compiled-differs",
+)
+_OTHER_NUMBERS = re.compile("float64|float16|int")
 _ROUNDS_OF_DOUBT = 20
 _TIMED = ("container", "device", "gemm", "memory", "copy", "conv", "stress")
 """What is timed, and compared with earlier runs, has the CPUs to itself."""
@@ -138,6 +150,7 @@ def outcome(here: RankContext, stage: Stage) -> Dict[str, Any]:
         ended.update(verdict="unknown", cause=error.cause, seen=str(error), remedy=error.remedy)
     except StageFailed as error:
         ended.update(verdict="fail", cause=error.cause, seen=error.seen, remedy=error.remedy)
+        _tell_of_a_setting(here, ended)
         _tell_of_chance(here, ended)
     except Exception as error:
         seen = "%s: %s%s" % (type(error).__name__, error, _files_left(error, here.scratch))
@@ -168,6 +181,14 @@ def _run(here: RankContext, stage: Stage) -> None:
     stage.run(here)
     if here.doubt is not None:
         raise here.doubt
+
+
+def _tell_of_a_setting(here: RankContext, ended: Dict[str, Any]) -> None:
+    """Blame what lets products of float32 have fewer bits for those that do: a pre-flight drains the host of a device that computes wrongly."""
+    lowered = what_lowers_products(here) if ended["cause"] in _OF_PRODUCTS and not _OTHER_NUMBERS.search(ended["seen"]) else ""
+    if lowered:
+        seen = "%s: products of float32 may be computed with fewer bits (%s)" % (ended["seen"], lowered)
+        ended.update(cause="torch-setting-changed", seen=seen, remedy="")
 
 
 def _tell_of_chance(here: RankContext, ended: Dict[str, Any]) -> None:

@@ -22,9 +22,12 @@ RELEASES: Dict[Tuple[int, int], str] = {
     (2, 15): "2.15.0",
 }
 """Those on which the stages *layers* and *optimizer* passed (docs/verified.md), with the patch that ran."""
-INSTRUCTIONS = ("DEFAULT", "NO AVX", "AVX2")
-"""By which they did, as torch.backends.cpu.get_cpu_capability calls them, on x86-64. With AVX-512 and AMX oneDNN takes other kernels for bfloat16 (oneDNN, CPU Dispatcher Control)."""
-PASSED_SINCE: Dict[str, Collection[Tuple[int, int]]] = {"cpu": ((2, 10), (2, 12), (2, 13), (2, 14)), "cuda": ()}
+INSTRUCTIONS: Dict[str, Collection[Tuple[int, int]]] = {
+    **dict.fromkeys(("DEFAULT", "NO AVX", "AVX2"), RELEASES),
+    "AVX512": ((2, 6), (2, 9), (2, 10), (2, 12), (2, 13), (2, 14)),
+}
+"""By which each did, as torch.backends.cpu.get_cpu_capability calls them, on x86-64. With AVX-512 and AMX oneDNN takes other kernels for bfloat16 (oneDNN, CPU Dispatcher Control)."""
+PASSED_SINCE: Dict[str, Collection[Tuple[int, int]]] = {"cpu": ((2, 6), (2, 9), (2, 10), (2, 12), (2, 13), (2, 14)), "cuda": ()}
 """By kind of device: the releases on which what was added since 30 November 2026 passed (gradients in each precision and layout, empty batches, parameter groups)."""
 _MACHINE = "x86_64"
 _OUT_OF_A_LIBRARY = (
@@ -53,7 +56,7 @@ def _is_not_made(told: str) -> bool:
 
 
 def instructions() -> str:
-    """Return what torch's kernels are made of: a word of INSTRUCTIONS, "AVX512", "aarch64"; "" where torch does not tell (before 2.1)."""
+    """Return what torch's kernels are made of: a word of INSTRUCTIONS, "aarch64"; "" where torch does not tell (before 2.1)."""
     if platform.machine() != _MACHINE:
         return platform.machine()
     return str(getattr(getattr(torch.backends, "cpu", None), "get_cpu_capability", str)())
@@ -74,8 +77,9 @@ def judged_where_tried(
     first = _raised_by(check, here)
     if first is None:
         return
-    was_tried = release_of_torch() in (RELEASES if releases is None else releases)
-    if (was_tried and (not rounding or instructions() in INSTRUCTIONS)) or not here.device_works():
+    release = release_of_torch()
+    was_tried = release in (RELEASES if releases is None else releases)
+    if (was_tried and (not rounding or release in INSTRUCTIONS.get(instructions(), ()))) or not here.device_works():
         raise first
     if not was_tried and not isinstance(first, StageFailed) and _is_not_made(str(first)):
         return

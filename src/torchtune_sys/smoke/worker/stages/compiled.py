@@ -54,7 +54,7 @@ def compiled_agrees(here: RankContext) -> None:
     # TF32, which NVIDIA's images allow (TORCH_ALLOW_TF32_CUBLAS_OVERRIDE), rounds by up to the tolerance. No stage comes after this one.
     torch.set_float32_matmul_precision("highest")
     trials = list(_trials(here))
-    with fresh_caches(here) as folder, _first_instructions_that_fit():
+    with fresh_caches(here) as folder, _instructions_by_their_flags():
         away = [share for number, trial in enumerate(trials) for share in _trained(here, trial, folder if number == 0 else "")]
         here.measure("away from eager", max(away), "")
         _other_sizes_agree(here)
@@ -284,40 +284,40 @@ def fresh_caches(here: RankContext) -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@contextlib.contextmanager
-def _first_instructions_that_fit() -> Iterator[None]:
-    """torch tries the compiler on every set of vector instructions that this CPU has, two to five files each where nothing was compiled before, and takes the
-    first that fits (torch/_inductor/cpu_vec_isa.py). The others would only be tried for nothing: five seconds on a Xeon with AMX. The first is tried on an empty file
-    in place of torch's headers (five seconds more, where a torch is imported too), as the model is compiled by it next."""
-    known: List[Any] = []
-    before: List[Any] = []
-    with contextlib.suppress(Exception):  # not a public part of torch: without it the compiler takes longer, no more
-        from torch._inductor import config, cpu_vec_isa
+_checks_of_torch: List[Any] = []
+"""What tries a compiler on vector instructions, while another check is in its place."""
 
-        if platform.machine() == "x86_64" and config.cpp.simdlen is None and "ATEN_CPU_CAPABILITY" not in os.environ:
-            known, before = cpu_vec_isa.supported_vec_isa_list, [*cpu_vec_isa.supported_vec_isa_list]
-            here_are = cpu_vec_isa.x86_isa_checker()
-            fitting = [one for one in before if all(flag in here_are for flag in str(one).split())]
-            if config.cpp.vec_isa_ok is None and _empty_file_compiles(fitting[0].build_arch_flags().split()):
-                config.cpp.vec_isa_ok = True
-            known[:] = [next(one for one in fitting if one)]
+
+@contextlib.contextmanager
+def _instructions_by_their_flags() -> Iterator[None]:
+    """torch tries the compiler on a program for each set of vector instructions that this CPU has (torch/_inductor/cpu_vec_isa.py): five seconds on a Xeon with AMX, and two with the
+    first set alone. Here it is tried on an empty file with the flags of each: the model is compiled by them next."""
+    with contextlib.suppress(Exception):  # not a public part of torch: without it the compiler takes longer, no more
+        from torch._inductor.cpu_vec_isa import VecISA
+
+        if platform.machine() == "x86_64":
+            _checks_of_torch.append(VecISA.check_build)
+            VecISA.check_build = lambda one, _code: _empty_file_compiles(one.build_arch_flags().split())
     try:
         yield
     finally:
-        known[:] = before
         _tries_instructions_after_all()
 
 
 def _tries_instructions_after_all() -> bool:
-    """Let torch try its headers with the instructions again; return whether it had been kept from that."""
-    with contextlib.suppress(Exception):
-        from torch._inductor import config
+    """Let torch try its own programs with the instructions again: an assembler may lack some that its compiler has. Return whether it had been kept from that."""
+    if not _checks_of_torch:
+        return False
+    from torch._inductor import cpu_vec_isa
 
-        if config.cpp.vec_isa_ok and "TORCHINDUCTOR_VEC_ISA_OK" not in os.environ:
-            config.cpp.vec_isa_ok = None
-            torch._dynamo.reset()
-            return True
-    return False
+    cpu_vec_isa.VecISA.check_build = _checks_of_torch.pop()
+    for one in cpu_vec_isa.supported_vec_isa_list:
+        vars(one).clear()
+        for kept in (value for kind in type(one).mro() for value in vars(kind).values()):
+            getattr(kept, "cache_clear", bool)()
+    cpu_vec_isa.valid_vec_isa_list.cache_clear()
+    torch._dynamo.reset()
+    return True
 
 
 def _headers_go_to(folder: str) -> bool:

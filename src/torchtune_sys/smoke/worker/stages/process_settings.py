@@ -79,7 +79,7 @@ def _settings_are_defaults(here: RankContext) -> None:
         found.append(
             "torch computes with %d threads, of which %d can run at once (set_num_threads)" % (threads, CPUS_BEFORE_TORCH)
         )
-    lowered = _what_lowers_products() or (_what_lowers_onednn() if here.kind == "cpu" else "")
+    lowered = what_lowers_products(here)
     if lowered:
         found.append("products of float32 may be computed with fewer bits (%s)" % lowered)
     if found:
@@ -171,7 +171,12 @@ def _slow_callbacks() -> List[str]:
     ]
 
 
-def _what_lowers_products() -> str:
+def what_lowers_products(here: RankContext) -> str:
+    """Return what lets products of float32 be computed with fewer bits, "" where nothing does."""
+    return _what_lowers_torchs() or (_what_lowers_onednn() if here.kind == "cpu" else "")
+
+
+def _what_lowers_torchs() -> str:
     """NVIDIA's images allow TF32 by a variable, which torch reads as "high" (aten/src/ATen/Context.cpp): a choice that is seen. "" where nothing does."""
     try:
         told = str(torch.get_float32_matmul_precision())
