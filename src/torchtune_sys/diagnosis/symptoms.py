@@ -104,7 +104,7 @@ def is_no_output(text: str) -> bool:
     return (
         is_about_code(text)
         or text.lstrip().startswith("raise ")
-        or any(each.match(text.rstrip()) is not None for each in (STATEMENT, _PASSED, _COMMENT, _LOOKS_FOR))
+        or any(each.match(text.rstrip()) is not None for each in (STATEMENT, _PASSED, _COMMENT, _LOOKS_FOR, _OPTION))
         or (_TEMPLATE.search(text) is not None and not _FILLED.search(text))
         or ("xpected" in text and _EXPECTED.search(text) is not None)
     )
@@ -152,6 +152,8 @@ _LOOKS_FOR = pattern(
     r"\s*(?:(?:sudo|ssh|for|if|while|do|then|watch|dmesg|journalctl|cat|kubectl|docker|pdsh|clush|srun)\b.{0,120}?\|\s?|ssh .{1,120}['\"] ?)(?:\w+ )?[efz]?grep (?:-[\w=-]{1,20} ){0,6}([\"'`]).{2,200}?\1"
 )
 """A command of a script that looks for an error's text elsewhere."""
+_OPTION = pattern(r"\s{1,12}(?:-\w, )?--[a-z][\w-]{1,40}(?:[ =]\[?[<A-Z]\S{0,40})?\s{2,40}[A-Z]\w{0,20}(?: \S{1,40}){3}")
+"""Of a program's help: what an option does."""
 _ELSEWHERE = pattern(
     r"/private/var/folders/|(?<![\w.])/Users/[\w.-]{1,40}/|/opt/homebrew/|\b[A-Za-z]:\\(?:[^\\\s\"'<>|]{1,80}\\){0,12}(?:Users|Program Files\S{0,6}|site-packages|Scripts)\\"
 )

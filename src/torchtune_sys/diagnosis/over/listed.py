@@ -32,6 +32,7 @@ _HEADING = pattern(
     r"(?i)^\W{0,8}(?:[\w-]+ ){0,3}(?:(?:exit|return|status|error|reason|state|signal|job state|job reason|xid)[ -](?:codes?|status|values?|reasons?)|errors|codes)\W{0,4}$"
 )
 _ROW = pattern(r"^\s{1,24}(?P<code>-?\d{1,4}|[A-Z][A-Za-z_]{1,40}|E[A-Z0-9]{2,14})(?: {2,}[A-Z][A-Z_]{3,40})? {1,40}\S")
+_CODE = pattern(r"^\s{0,24}(?P<code>(?P<kind>[A-Z]{3,16})_[A-Z0-9_]{2,40})(?: {2,40}|\t{1,4})[A-Za-z]\w{1,20} ")
 _ROWS = 3
 """Meanings, each of another code, below a heading that names codes."""
 _HISTORY = pattern(
@@ -47,7 +48,7 @@ def lines_of(lines: Sequence[LogLine]) -> frozenset[LogLine]:
     >>> sorted(line.number for line in lines_of(logged))
     [1, 2, 3]
     """
-    spans = (*_passed(lines), *_meanings(lines), *_history(lines))
+    spans = (*_passed(lines), *_meanings(lines), *_reasons(lines), *_history(lines))
     return frozenset(
         line for start, end in spans for line in lines[start:end] if _writer(lines[start]) in (_NOBODY, _writer(line))
     )
@@ -92,6 +93,19 @@ def _meanings(lines: Sequence[LogLine]) -> Iterator[tuple[int, int]]:
         rows = [found["code"] for each in lines[at + 1 : end] if (found := _ROW.match(each.printed[:_LONGEST])) is not None]
         if len(rows) >= _ROWS and len(set(rows)) == len(rows):
             yield at, end
+
+
+def _reasons(lines: Sequence[LogLine]) -> Iterator[tuple[int, int]]:
+    """Yield neighbouring lines that each say what another code means, all codes with the same beginning (``TERM_MEMLIMIT``)."""
+    start, codes = 0, list[str]()
+    for at, line in enumerate((*lines, None)):
+        found = _CODE.match(line.printed[:_LONGEST]) if line is not None else None
+        if found is not None and (not codes or (found["kind"] == codes[0].partition("_")[0] and found["code"] not in codes)):
+            codes.append(found["code"])
+            continue
+        if len(codes) >= _ROWS:
+            yield start, at
+        start, codes = (at, [found["code"]]) if found is not None else (at + 1, [])
 
 
 def _indent(line: LogLine) -> int:
