@@ -60,6 +60,10 @@ _OF_ONE = tuple(
         ("marked dead", r"\baddress: (?P<host>[\w.:-]{1,64}) and node name: \S{1,64} has been marked dead\b"),
         ("Setting node ", r"\bSetting node (?P<host>[\w.-]{1,64}) state to [A-Z]"),
         ("registration node=", r"_slurm_rpc_node_registration node=(?P<host>[\w.-]{1,64}): "),
+        (
+            "ode ",
+            r"\b[Nn]ode (?P<host>[\w.-]{1,64}) (?:is |was |has been )?(?:marked|set) (?:as )?(?:down|offline|lost|dead|unreachable)\b",
+        ),
         ("not responding, setting DOWN", r"\bNodes (?P<host>[\w.-]{1,64}) not responding, setting DOWN\b"),
     )
 )
