@@ -37,3 +37,11 @@ def test_stages_that_were_not_reached_take_one_line_and_failed_ones_a_line_each(
 
 def test_beside_a_no_go_no_proof_is_shown() -> None:
     assert "proven" in shown(Go.GO) and "proven" not in shown(Go.NO_GO, stage("gemm", "wrong sum", Weight.FATAL))
+
+
+def test_the_first_line_names_the_cause_and_the_last_what_to_do() -> None:
+    torch = Cause(cause="torch-not-installed", rule="smoke:import", blame=Blame.NODE, weight=Weight.FATAL, seen="no torch")
+    page = shown(Go.NO_GO, torch, stage("gemm", "wrong sum", Weight.FATAL)).splitlines()
+    assert page[0].startswith("NO-GO n1: torch-not-installed and 1 more: no job should start here")
+    assert any(row.split()[:2] == ["next", "torch-not-installed:"] for row in page)
+    assert "may start here: smoke-gemm (alone" in shown(Go.UNKNOWN, stage("gemm", "not reached")).splitlines()[0]

@@ -36,6 +36,8 @@ def _lines(value: Preflight, quiet: bool) -> Iterator[Line]:
             others = f" and {more} more stage{'s' * (more > 1)}" if more else ""
             sentence = f"[{cause.blame.value}] {cause.cause}{others}: {clean(cause.seen)} ({cause.rule})"
             yield line(sentence, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
+    if not quiet:
+        yield from _next(value)
     # In torchrun the line says that no other agent was met. A proof beside a no-go would be read as "fine now".
     if value.proof and (value.where == "torchrun" or (not quiet and value.verdict is not Go.NO_GO)):
         yield line(clean(value.proof), indent=2)
@@ -84,9 +86,11 @@ def _lines_of_all(value: Preflight, quiet: bool) -> Iterator[Line]:
 
 
 def _against(value: Preflight) -> str:
-    """Return who is to blame, for whoever reads one line: the worst first; "" where nobody is."""
+    """Return who is to blame, or in doubt, for whoever reads one line: the worst first; "" where nobody is."""
     if value.verdict is not Go.NO_GO:
-        return ""
+        doubts = [f"{clean(node.node)}: {_first(node, Weight.UNKNOWN)}" for node in value.nodes if node.verdict is Go.UNKNOWN]
+        more = f" and {len(doubts) - _AGAINST_AT_MOST} more nodes" if len(doubts) > _AGAINST_AT_MOST else ""
+        return f"in doubt: {', '.join(doubts[:_AGAINST_AT_MOST])}{more}" if doubts else ""
     found = [f"{clean(cause.cause)} between all nodes" for cause in value.causes if cause.weight is Weight.FATAL]
     found += [f"{clean(node.node)}: {clean(_fatal(node)[0].cause)}" for node in value.nodes if _fatal(node)]
     found += [f"{clean(link.from_)} -> {clean(link.to)}: {clean(link.cause)}" for link in value.links]
@@ -175,13 +179,18 @@ def _some(names: Sequence[str]) -> str:
 
 def _headline(value: Preflight) -> str:
     node = value.nodes[0]
-    fatal = sum(cause.weight is Weight.FATAL for cause in node.causes)
     says = {
         Go.GO: "a job may start here",
-        Go.NO_GO: f"{fatal} reason{'s' if fatal != 1 else ''} against starting a job here",
-        Go.UNKNOWN: "could not judge whether a job may start here",
+        Go.NO_GO: f"{_first(node, Weight.FATAL)}: no job should start here",
+        Go.UNKNOWN: f"could not judge whether a job may start here: {_first(node, Weight.UNKNOWN)}",
     }[value.verdict]
     return f"{clean(node.node)}: {says} ({value.where}, level {value.level}, {value.seconds:.1f} s)"
+
+
+def _first(node: NodeVerdict, weight: Weight) -> str:
+    """Return the first cause of this weight, and how many others there are."""
+    first, *others = dict.fromkeys(clean(cause.cause) for cause in node.causes if cause.weight is weight) or ("no cause told",)
+    return first + (f" and {len(others)} more" if others else "")
 
 
 def reason(node: NodeVerdict) -> str:

@@ -228,6 +228,18 @@ def test_the_page_says_first_against_whom_it_is_and_whom_to_leave_out() -> None:
     assert any(line.lstrip().startswith("next") and "nccl-wrong-interface: unset" in line for line in page)
 
 
+def test_the_page_says_first_who_is_in_doubt_and_how_to_be_certain() -> None:
+    found = gathered(NODES, computes=computes(3, copy_s=(4e-3,)))
+    found.turns_cut = True
+    judged = whole(found)
+    told = Preflight(
+        version="1", time="", epoch_s=0, where="srun", level="standard", seconds=1, verdict=judged.verdict,
+        nodes=judged.nodes, links=judged.links, scale=Scale(nodes=NODES, ranks=NODES),
+    )  # fmt: skip
+    page = text(told, Style(width=200))
+    assert page.startswith("UNKNOWN in doubt: n3: straggler-compute; 4 of 4 nodes") and "give more by --budget" in page
+
+
 def test_what_each_host_may_have_its_own_is_no_difference() -> None:
     found = gathered(NODES)
     for node, member in found.members.items():

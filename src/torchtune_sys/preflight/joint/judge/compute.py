@@ -103,7 +103,7 @@ def _finding(gathered: Gathered, rank: Rank, cause: str, seen: str) -> JointFind
 
 
 def _uncertain(slow: JointFinding, turns: int) -> JointFinding:
-    seen = f"{slow.seen}; it was slow in all {turns} turns, and time ran out before this was certain"
+    seen = f"{slow.seen}; it was slow in all {turns} turns, and time ran out before this was certain: give more by --budget"
     return msgspec.structs.replace(slow, seen=seen, weight=Weight.UNKNOWN)
 
 
