@@ -17,7 +17,7 @@ def each(path: str, name: str, value: Any, *only: int) -> Change:
     """Set a field of the rows of a list, of all or of those at the given places."""
 
     def change(facts: dict[str, Any]) -> None:
-        rows = facts
+        rows: Any = facts
         for step in path.split("."):
             rows = rows[step]
         for place, row in enumerate(rows):

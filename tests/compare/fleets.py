@@ -45,7 +45,7 @@ class Fleet(NamedTuple):
 def line(recorded: str, number: int, changes: Iterable[Change | Raw], fleet: Fleet) -> bytes:
     """The facts file of one host."""
     raw = [change for change in changes if isinstance(change, dict)]
-    overlay = {
+    overlay: dict[str, Any] = {
         section: {key: value for one in raw for key, value in one.get(section, {}).items()} for one in raw for section in one
     }
     snapshot = noisy(number, name=recorded, **overlay)
