@@ -14,7 +14,7 @@ import pytest
 from fuzz.target import TESTS
 from fuzz.test_lying_file_systems import STUB, shown_as_root_s
 from torchtune_sys.diagnosis.diagnose import diagnose
-from torchtune_sys.formats.kernel_log import telling
+from torchtune_sys.formats.kernel_log import telling, without_names
 from torchtune_sys.host.children import examined
 from torchtune_sys.host.input.collection import InputText
 from torchtune_sys.host.input.excerpts import excerpt
@@ -143,3 +143,17 @@ def test_no_name_in_a_log_that_is_diagnosed_is_a_cause(sign: str, head: str, mes
     own, crash = f"{head}{FALLEN}", f"{head}{message.format(f'a{sign}{head}{FALLEN}')}"
     assert causes_of(f"{head}usb 1-1: new device\n{crash}\n") == set()
     assert causes_of(f"{crash}\n{own}\n") == {"gpu-fallen-off-bus"}, "what the kernel says beside it still counts"
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        "nvidia: unknown parameter 'NVreg_X' ignored",
+        "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),oom_memcg=/slurm/job_7,task_memcg=/slurm/job_7/step_0,task=python3,pid=7,uid=1001",
+        "pt_main_thread[7]: segfault at 10 ip 7f error 4 in libtorch_cuda.so[7f2a,7f0000+1000] likely on CPU 3 (core 3, socket 0)",
+        "traps: ray::IDLE[7] general protection fault ip:7f sp:7f error:0 in _C.cpython-310-x86_64-linux-gnu.so[7f+10]",
+        "python3[7]: segfault at 0 ip 0 sp 0 error 14 in python3.10[55+1000]",
+    ],
+)
+def test_names_as_programs_have_them_are_kept(message: str) -> None:
+    assert without_names(message, f"[    5.100000] {message}") == message

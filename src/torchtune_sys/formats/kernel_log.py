@@ -134,7 +134,7 @@ _OF_A_CRASH = pattern(
     re.DOTALL,
 )
 _ORDINARY = pattern(r"(?:lib[A-Za-z0-9]{1,20}|_C)?[a-z0-9_.:/+-]{0,80}(?:\[[0-9a-f]{1,16}[,+][^\]]{1,40}\].{0,60})?")
-"""A name of a task or a file as programs have them: no blank, no sign that a terminal acts upon, no error's name in large letters."""
+"""A file's name as libraries and programs have it, and where it is mapped: no blank, no sign that a terminal acts upon, no error's name in large letters."""
 
 
 def pieces(text: str) -> list[str]:
@@ -171,15 +171,18 @@ def without_names(text: str, line: str) -> str:
     'Memory cgroup stats for ...'
     """
     if any(words in text for words in _CRASHES) and (found := _OF_A_CRASH.search(text)) is not None:
-        task, file = (name if name is None or _ORDINARY.fullmatch(name) else "..." for name in found.group("task", "file"))
-        return f"{text[: found.start('task')]}{task}{found['words']}" + ("" if file is None else f" in {file}")
+        task = found["task"] if _ONE_WORD.fullmatch(found["task"]) else "..."
+        file = "" if found["file"] is None else f" in {found['file'] if _ORDINARY.fullmatch(found['file']) else '...'}"
+        return f"{text[: found.start('task')]}{task}{found['words']}{file}"
     name = next((name for name in NAMES if name in text), "")
-    if not name or _STAMPED.search(line[:_HEAD]) is None:
+    head, _, rest = text.partition(name) if name else ("", "", "")
+    if not name or _KEPT.fullmatch(rest) or _STAMPED.search(line[:_HEAD]) is None:
         return text
-    head, _, rest = text.partition(name)
     return f"{head}{name}{rest.split(' ', 1)[0] if name.endswith('=') else '...'}"
 
 
+_ONE_WORD = pattern(r"[\w.:/+-]{1,16}")
+_KEPT = pattern(r"[\w./:=,+-]{0,200}'?(?: ignored)?")
 _STAMPED = pattern(r"\[ {0,8}\d{1,12}\.\d{6}\] | kernel: ")
 
 
