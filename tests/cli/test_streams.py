@@ -266,6 +266,21 @@ def test_a_locale_that_lacks_the_characters_gets_ascii(encoding: str) -> None:
     assert b"Traceback" not in found.stderr
 
 
+@pytest.mark.parametrize(
+    ("env", "is_plain"),
+    [
+        ({"LC_ALL": "C"}, True),
+        ({"LC_ALL": "POSIX"}, True),
+        ({"LC_ALL": "C.UTF-8", "LANG": "C"}, False),
+    ],
+)
+def test_in_the_locale_c_our_own_signs_are_ascii(env: dict[str, str], is_plain: bool) -> None:
+    """Python writes UTF-8 there, which a serial console shows as rubbish. What others wrote stays as it is."""
+    said = run("plan", "--from", str(HOSTS / "swappiness-high.fail.json"), env=env).stdout
+    assert ("60 -> 10" if is_plain else "60 → 10") in said and said.isascii() is is_plain
+    assert "Ünï" in run("diagnose", env=env, data="Ünï: CUDA error: out of memory\n").stdout
+
+
 def test_machine_formats_are_utf8_in_any_locale() -> None:
     found = subprocess.run(
         [*PROGRAM, "rules", "--format", "json"], capture_output=True, env=environment({"PYTHONIOENCODING": "ascii"}), timeout=120

@@ -52,7 +52,10 @@ def causes(text: str) -> list[tuple[str, str]]:
 
 def test_nothing_planted_is_in_the_bundle_and_it_is_diagnosed_alike(tmp_path: Path) -> None:
     bundle = tmp_path / "report.md"
-    before = run("--format", "json", "--share", bundle, stdin=TEXT.format(**PLANTED))
+    given = [*warm.PROGRAM, "diagnose", "--format", "json", "--share", str(bundle)]
+    done = subprocess.run(given, input=TEXT.format(**PLANTED), capture_output=True, text=True)
+    assert done.stderr == f"{bundle} holds the evidence, anonymised; look through it before you send it\n"
+    before = done.stdout
     text = bundle.read_text()
     assert [name for name, value in PLANTED.items() if value in text] == []
     assert causes(before)

@@ -72,6 +72,16 @@ def test_kernels_of_gpus_are_fatal_those_of_a_shared_cpu_a_warning() -> None:
     assert last_standard.of_slower([little], "cuda", Policy())[0].weight is Weight.WARNING
 
 
+def test_the_worst_figure_comes_first_and_other_work_is_named() -> None:
+    little, much = (
+        FigureComparison(stage="gemm", figure=name, unit="TFLOP/s", now=now, before=100.0, proofs=3)
+        for name, now in (("a", 90.0), ("b", 20.0))
+    )
+    found = last_standard.of_slower([little, much], "cpu", Policy(), crowd=8.7)
+    assert [cause.seen[0] for cause in found] == ["b", "a"]
+    assert all(cause.seen.endswith("; 9 processes per CPU were at work before the test") for cause in found)
+
+
 def test_a_gpu_that_a_job_used_meanwhile_is_no_straggler_for_certain() -> None:
     slow = FigureComparison(stage="gemm", figure="bf16 GEMM", unit="TFLOP/s", now=50.0, before=100.0, proofs=5)
     assert last_standard.shares_gpus(load("gpu-memory-in-use.fail"))

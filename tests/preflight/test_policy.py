@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from torchtune_sys.errors import UserError
@@ -9,7 +10,7 @@ from torchtune_sys.model.preflight import Weight
 from torchtune_sys.model.rule import Verdict
 from torchtune_sys.model.smoke import SmokeReport, StageResult, Team
 from torchtune_sys.preflight.policy import Policy, parse_policy
-from torchtune_sys.preflight.verdict import of_smoke
+from torchtune_sys.preflight.verdict import of_device, of_smoke
 from torchtune_sys.rules import CATALOGUE, by_id
 
 ECC, KERNEL, DISK = "gpu-ecc-uncorrectable", "kernel-old", "disk-full"
@@ -82,6 +83,16 @@ def test_what_training_finds_is_what_the_policy_says(text: str, wanted: Weight |
     report = SmokeReport(version="1", time="", host="h", team=team, verdict=Verdict.FAIL, seconds=1.0, stages=tuple(stages))
     found = of_smoke(report, parse_policy(text, "policy.toml", CATALOGUE, "debug"))
     assert [cause.weight for cause in found] == ([] if wanted is None else [wanted])
+
+
+def test_a_python_without_torch_is_the_user_s_and_says_nothing_of_gpus() -> None:
+    stage = StageResult(stage="import", verdict=Verdict.FAIL, seconds=1.0, cause="torch-not-installed")
+    team = Team(python="p", torch="", ranks=2, device="cpu", level="quick")
+    report = SmokeReport(version="1", time="", host="h", team=team, verdict=Verdict.FAIL, seconds=1.0, stages=(stage,))
+    assert [(cause.cause, cause.blame.value) for cause in of_smoke(report, Policy())] == [("torch-not-installed", "user")]
+    assert of_device(report, Policy()) == []
+    with_torch = msgspec.structs.replace(report, team=msgspec.structs.replace(team, torch="2.13.0"))
+    assert [cause.cause for cause in of_device(with_torch, Policy())] == ["no-gpu"]
 
 
 @pytest.mark.parametrize(

@@ -35,6 +35,18 @@ def test_stages_that_were_not_reached_take_one_line_and_failed_ones_a_line_each(
     assert "smoke-train: died" in text and "smoke-ddp and 2 more stages: not reached" in text and "smoke-fsdp" not in text
 
 
+def test_figures_that_are_slower_take_one_line_and_a_no_go_says_what_helps() -> None:
+    slow = [
+        Cause(cause="straggler-compute", rule=f"smoke:{name}", blame=blame, weight=Weight.WARNING, seen=f"{name} 30% worse")
+        for name, blame in (("gemm", Blame.HARDWARE), ("conv", Blame.HARDWARE), ("dataloader", Blame.NODE))
+    ]
+    missing = Cause(cause="torch-not-installed", rule="smoke:import", blame=Blame.USER, weight=Weight.FATAL, seen="no torch")
+    text = shown(Go.NO_GO, missing, *slow)
+    assert "straggler-compute and 2 more figures: gemm 30% worse" in text and "conv" not in text
+    assert "  next     torch-not-installed: use the interpreter that has torch" in text
+    assert "next" not in shown(Go.GO, *slow)
+
+
 def test_beside_a_no_go_no_proof_is_shown() -> None:
     assert "proven" in shown(Go.GO) and "proven" not in shown(Go.NO_GO, stage("gemm", "wrong sum", Weight.FATAL))
 

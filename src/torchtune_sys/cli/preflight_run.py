@@ -64,7 +64,9 @@ def judged(options: Mapping[str, Any], place: str) -> Preflight:
     elif options["level"] == "fast" and not options["from_"]:
         from torchtune_sys.cli import standard_level
 
-        causes += standard_level.causes_that_count(seen, policy, hook=place in HOOKS)
+        earlier = standard_level.causes_that_count(seen, policy, hook=place in HOOKS)
+        known = {cause.cause for cause in earlier}  # what an earlier training found in full is not told in short beside it
+        causes = [cause for cause in causes if cause.rule != own_checks.TORCH or cause.cause not in known] + earlier
     name = context.node_name(env, _host_name(seen)) if not options["from_"] else _host_name(seen)
     node = NodeVerdict(node=name, verdict=verdict.verdict(causes), causes=verdict.ordered(causes))
     node = _within_limit(node, options, context.partition(env)) if joint is None else node

@@ -36,12 +36,12 @@ def train_and_keep(python: str | None, policy: Policy, until_s: float) -> list[C
     report, seen, epoch_s = run_smoke({"python": python, "level": "quick", "timeout": until_s - time.monotonic()})
     before, now = earlier_runs(), fingerprint(seen)
     alone = not last_standard.shares_gpus(seen)
-    slow = last_standard.of_slower(slower(before, report, now), report.team.device, policy, alone=alone)
+    slow = last_standard.of_slower(slower(before, report, now), report.team.device, policy, alone=alone, crowd=report.crowd)
     stages = last_standard.slow_stages(slow)
     if stages and until_s - time.monotonic() > _AGAIN_S:
         asked = {"python": python, "level": "quick", "stages": stages, "timeout": until_s - time.monotonic()}
         report = last_standard.better_of(report, run_smoke(asked)[0])
-        slow = last_standard.of_slower(slower(before, report, now), report.team.device, policy, alone=alone)
+        slow = last_standard.of_slower(slower(before, report, now), report.team.device, policy, alone=alone, crowd=report.crowd)
     slow += _of_core(_last(_own()), policy)
     causes = [*verdict.of_smoke(report, policy), *verdict.of_device(report, policy), *slow]
     _keep(causes, now, epoch_s)

@@ -139,6 +139,7 @@ def say(text: str, *, machine: bool = False) -> None:
     """Write to standard output. A reader that went away is not an error; a full disk or a closed stream is CannotWrite."""
     stream = _open_stdout()
     encoding = "utf-8" if machine else (stream.encoding or "utf-8")
+    text = text if machine else _for_locale(text)
     with contextlib.suppress(OSError):
         os.set_blocking(stream.fileno(), True)  # Node.js and ssh leave pipes otherwise, and a slow reader would cost the rest
     try:
@@ -157,9 +158,18 @@ def encoded(text: str, encoding: str) -> bytes:
     try:
         return text.encode(encoding)
     except UnicodeEncodeError:
-        for sign, plain in _ASCII.items():
-            text = text.replace(sign, plain)
-        return text.encode(encoding, "backslashreplace")
+        return _plain(text).encode(encoding, "backslashreplace")
+
+
+def _for_locale(text: str) -> str:
+    """Return the text with our own signs in ASCII below LC_ALL=C, as people have it on a serial console: Python writes UTF-8 there, too (PEP 540)."""
+    return _plain(text) if environment().get("LC_ALL") in ("C", "POSIX") else text
+
+
+def _plain(text: str) -> str:
+    for sign, plain in _ASCII.items():
+        text = text.replace(sign, plain)
+    return text
 
 
 _LONGEST = 4000
@@ -177,7 +187,7 @@ def tell(*rows: str) -> None:
     if stream is None or stream.closed:
         return
     started_as = program(environment())
-    text = "".join(startable(row(_short(scrubbed(words))), started_as) for words in rows)
+    text = _for_locale("".join(startable(row(_short(scrubbed(words))), started_as) for words in rows))
     with contextlib.suppress(OSError):
         stream.write(encoded(text, stream.encoding or "utf-8").decode(stream.encoding or "utf-8"))
         stream.flush()

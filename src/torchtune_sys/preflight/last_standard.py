@@ -97,14 +97,18 @@ def shares_gpus(seen: Snapshot) -> bool:
     return any(not isinstance(gpu.processes, Missing) and gpu.processes for gpu in seen.gpu.devices)
 
 
-def of_slower(slower: Iterable[FigureComparison], device: str, policy: Policy, *, alone: bool = True) -> list[Cause]:
-    """Return the figures that fell behind this node's own earlier ones, beyond what they varied by. Fatal on GPUs only, if nobody else used them."""
+def of_slower(
+    slower: Iterable[FigureComparison], device: str, policy: Policy, *, alone: bool = True, crowd: float = 0.0
+) -> list[Cause]:
+    """Return the figures that fell behind this node's own earlier ones, beyond what they varied by, the worst first. Fatal on GPUs only, if nobody
+    else used them. ``crowd``: processes per CPU before the test, where they were many."""
     causes = []
-    for one in slower:
-        part = loss(one.now, one.before, one.unit)
+    busy = f"; {crowd:.0f} processes per CPU were at work before the test" if crowd else ""
+    parts = ((loss(one.now, one.before, one.unit), one) for one in slower)
+    for part, one in sorted(parts, key=lambda each: -each[0]):
         kernel = one.stage in _KERNELS
         default = Weight.FATAL if kernel and alone and device == "cuda" and part >= MUCH_SLOWER else Weight.WARNING
-        seen = f"{one.figure}: {one.now:.4g} {one.unit}, {part:.0%} worse than {one.before:.4g} in {one.proofs} earlier runs here"
+        seen = f"{one.figure}: {one.now:.4g} {one.unit}, {part:.0%} worse than {one.before:.4g} in {one.proofs} earlier runs here{busy}"
         blame = Blame.HARDWARE if kernel else Blame.NODE
         causes += own(policy, STRAGGLER, f"smoke:{one.stage}", blame, default, seen)
     return causes

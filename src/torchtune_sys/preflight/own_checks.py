@@ -35,13 +35,16 @@ def of_quota(seen: Snapshot, policy: Policy) -> list[Cause]:
     return own(policy, CPU_QUOTA, "preflight:cpu-quota", Blame.NODE, Weight.WARNING, seen_)
 
 
+TORCH = "preflight:torch"
+
+
 def of_torch(seen: Snapshot, policy: Policy) -> list[Cause]:
     """Return a finding if the judged interpreter has no torch. What keeps an installed torch from working is for the rules."""
     found = ability(seen)
     if found.device is not Device.NONE:
         return []
     words = f"{found.why}: training could not be checked (--python PATH names the interpreter you train with)"
-    return own(policy, NO_TORCH, "preflight:torch", Blame.USER, Weight.WARNING, words)
+    return own(policy, NO_TORCH, TORCH, Blame.USER, Weight.WARNING, words)
 
 
 def of_leftovers(left: Iterable[Left], policy: Policy) -> list[Cause]:

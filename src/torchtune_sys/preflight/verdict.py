@@ -13,7 +13,7 @@ from torchtune_sys.model import codec
 from torchtune_sys.model.preflight import Blame, Cause, Go, Preflight, Weight
 from torchtune_sys.model.rule import Evidence, Result, Rule, Verdict
 from torchtune_sys.model.smoke import SmokeReport
-from torchtune_sys.preflight.policy import NO_GPU, Policy
+from torchtune_sys.preflight.policy import NO_GPU, NO_TORCH, Policy
 from torchtune_sys.render.report import failing, reasons, unjudged, why_text
 from torchtune_sys.render.text import seen_and_wanted
 
@@ -136,7 +136,7 @@ def of_smoke(report: SmokeReport, policy: Policy) -> list[Cause]:
         weight = policy.weight_of(stage.cause, Weight.FATAL)
         if stage.verdict in (Verdict.PASS, Verdict.NA) or weight is None:
             continue
-        blame = Blame.NODE
+        blame = Blame.USER if stage.cause == NO_TORCH else Blame.NODE
         if stage.verdict is not Verdict.FAIL:
             weight, blame = Weight.UNKNOWN, Blame.CHECKER
         found.append(
@@ -153,7 +153,7 @@ def of_smoke(report: SmokeReport, policy: Policy) -> list[Cause]:
 
 def of_device(report: SmokeReport, policy: Policy) -> list[Cause]:
     """Return a finding where the training found no GPU, unless the policy says that this is how it should be."""
-    if report.team.device == "cuda":
+    if report.team.device == "cuda" or not report.team.torch:  # without torch nobody looked for GPUs
         return []
     seen = f'torch found no GPU; for nodes without: ignore = ["{NO_GPU}"] in the policy'
     return own(policy, NO_GPU, "smoke:device", Blame.NODE, Weight.FATAL, seen)

@@ -33,7 +33,8 @@ def _lines(value: Preflight, quiet: bool) -> Iterator[Line]:
     for node in value.nodes:
         shown = [cause for cause in node.causes if not quiet or _is_shown(cause)]
         for cause, more in _alike(shown):
-            others = f" and {more} more stage{'s' * (more > 1)}" if more else ""
+            what = "figure" if cause.weight is Weight.WARNING else "stage"
+            others = f" and {more} more {what}{'s' * (more > 1)}" if more else ""
             sentence = f"[{cause.blame.value}] {cause.cause}{others}: {clean(cause.seen)} ({cause.rule})"
             yield line(sentence, label=(cause.weight.value, _WEIGHTS[cause.weight]), indent=2, hang=11)
     if not quiet:
@@ -44,12 +45,16 @@ def _lines(value: Preflight, quiet: bool) -> Iterator[Line]:
 
 
 def _alike(causes: Sequence[Cause]) -> Iterator[tuple[Cause, int]]:
-    """Yield each cause, and how many stages of the smoke test after it could not be tried for the same reason."""
-    for _, group in groupby(
-        causes, key=lambda each: each.seen if each.weight is Weight.UNKNOWN and "smoke-" in each.cause else each
-    ):
+    """Yield each cause, and how many stages of the smoke test after it could not be tried for the same reason, or were slower, too."""
+    for _, group in groupby(causes, key=_shared):
         first, *others = group
         yield first, len(others)
+
+
+def _shared(cause: Cause) -> object:
+    if cause.weight is Weight.UNKNOWN and "smoke-" in cause.cause:
+        return cause.seen
+    return cause.cause if cause.weight is Weight.WARNING and cause.rule.startswith("smoke:") else cause
 
 
 def _lines_of_all(value: Preflight, quiet: bool) -> Iterator[Line]:

@@ -11,7 +11,7 @@ import msgspec
 
 from torchtune_sys.cli import options as shared
 from torchtune_sys.cli.main import FINDINGS, UNJUDGED
-from torchtune_sys.cli.terminal import give, growing_number, require_apart, require_output, style
+from torchtune_sys.cli.terminal import give, growing_number, require_apart, require_output, style, tell
 from torchtune_sys.cli.watch import LOGS_TIMEOUT_S
 from torchtune_sys.errors import UnreadableInput, UserError
 from torchtune_sys.host.input.limits import TIMEOUT_S
@@ -129,6 +129,8 @@ def _diagnosed(paths: Sequence[str], share: str | None, limit_s: float) -> Diagn
     found = diagnose(kept(), budget, compared)
     made = bundle(texts, found, as_json.diagnosis_line(found, facts=False))
     give("".join(map(row, made.removesuffix("\n").split("\n"))), share, machine=True)
+    if share != "-":
+        tell(f"{share} holds the evidence, anonymised; look through it before you send it")
     return found
 
 

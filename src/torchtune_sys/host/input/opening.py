@@ -20,7 +20,7 @@ class PastedText(msgspec.Struct, frozen=True, kw_only=True):
     name: str
 
 
-_WANTED = "give a recording (torchtune-sys record), a directory or tarball with a copied /proc and /sys, or a report's text"
+_HOST = "give a recording (torchtune-sys record), or a directory or tarball with a copied /proc and /sys"
 
 
 def open_input(
@@ -66,7 +66,7 @@ def open_host(from_: str | None = None, root: str | None = None) -> Host:
 def as_host(found: Host | PastedText) -> Host:
     """Return what was opened. Raises UnreadableInput if it is pasted text."""
     if isinstance(found, PastedText):
-        raise UnreadableInput(f"{found.name}: is text, and this needs a host", _WANTED)
+        raise UnreadableInput(f"{found.name}: is text, and this needs a host", _HOST)
     return found
 
 
@@ -161,7 +161,7 @@ def _text(data: bytes, name: str) -> str:
     data = nvidia_bug_report.reduced(data) if nvidia_bug_report.is_one(data) else data
     _limit_text(data, name)
     if is_binary(data):
-        raise UnreadableInput(f"{name}: is neither text nor a known archive", _WANTED)
+        raise UnreadableInput(f"{name}: is neither text nor a known archive", f"{_HOST}, or a report's text")
     text = data.replace(b"\0", b"").decode("utf-8-sig", "replace")
     if text.startswith("origin ") and "\nintent\n  ranks " in text[:1000]:
         raise UnreadableInput(f"{name}: is a snapshot as text, not a recording", "make one with: torchtune-sys record")
