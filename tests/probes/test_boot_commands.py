@@ -31,6 +31,8 @@ def test_a_unit_of_a_vendor_that_a_link_enables_is_read_and_one_of_run_is_not() 
     assert told(files, links=links) == [(SWAP, "60", "tune.service", "tune.service")]
     masked = {"/etc/systemd/system/tune.service": ""}
     assert told({**files, **masked}, links=links) == [], "the first folder's file hides the vendor's"
+    early = {f"{VENDOR}/tune.service": f"[Unit]\nBefore=sysinit.target systemd-sysctl.service\n{COMMAND}"}
+    assert told(early, links=links) == [], "our file is read after it"
 
 
 def test_what_a_drop_in_adds_to_an_enabled_unit_is_a_line_of_that_file() -> None:

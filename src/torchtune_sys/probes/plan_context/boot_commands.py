@@ -100,6 +100,9 @@ def _units(host: Host) -> Iterator[tuple[str, str]]:
 
 
 def _started(text: str) -> list[str]:
+    """Return what a unit starts; nothing of one that comes before the files of sysctl.d are read: those then win."""
+    if any(line.startswith("Before=") and "systemd-sysctl.service" in line for line in text.splitlines()):
+        return []
     return [line.partition("=")[2] for line in text.splitlines() if line.strip().startswith("ExecStart")]
 
 

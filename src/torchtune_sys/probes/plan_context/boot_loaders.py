@@ -22,6 +22,7 @@ _UKI = {
 """Program that makes such images → what to do."""
 _BY_FILE = {
     "/boot/firmware/cmdline.txt": _RASPBERRY.format("/boot/firmware/cmdline.txt"),
+    "/boot/cmdline.txt": _RASPBERRY.format("/boot/cmdline.txt"),
     "/etc/default/flash-kernel": f"add {WORD} to LINUX_KERNEL_CMDLINE in /etc/default/flash-kernel, then: sudo flash-kernel",
     "/etc/default/u-boot": f"add {WORD} to U_BOOT_PARAMETERS in /etc/default/u-boot, then: sudo u-boot-update",
     "/etc/update-extlinux.conf": f"add {WORD} to default_kernel_opts in /etc/update-extlinux.conf, then: update-extlinux, as root",
