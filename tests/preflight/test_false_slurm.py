@@ -176,7 +176,7 @@ def test_slurm_ends_no_check_before_it_ends_itself(tmp_path: Path) -> None:
     assert "PrologEpilogTimeout=60 sec is set already" in conf({"PrologEpilogTimeout": "60 sec"}, 15)
     assert "now 60 sec\nPrologEpilogTimeout=105" in conf({"PrologEpilogTimeout": "60 sec"}, 60)
     hook = generated(tmp_path / "hook.sh", "health-check", "--tool", "/opt/tool", "--level", "standard").read_text()
-    assert "--kill-after=2 53 " in hook and "--budget 50" in hook
+    assert "--kill-after=2 33 " in hook and "--budget 30" in hook
 
 
 @pytest.mark.skipif(os.geteuid() != 0 or not os.path.exists("/dev/fuse"), reason="needs root and /dev/fuse")
