@@ -64,6 +64,8 @@ _OF_ONE = tuple(
             "ode ",
             r"\b[Nn]ode (?P<host>[\w.-]{1,64}) (?:is |was |has been )?(?:marked|set) (?:as )?(?:down|offline|lost|dead|unreachable)\b",
         ),
+        ("status is now: NodeNotReady", r"\bNode (?P<host>[\w.-]{1,64}) status is now: NodeNotReady\b"),
+        ("Hang detected on rank", r"\bHang detected on rank (?P<rank>\d{1,6})\b"),
         ("not responding, setting DOWN", r"\bNodes (?P<host>[\w.-]{1,64}) not responding, setting DOWN\b"),
     )
 )

@@ -146,6 +146,7 @@ _EXPECTED = pattern(
 """Of a test: it wanted this error."""
 _COMMENT = pattern(
     r"\s*#+ ?(?:without|otherwise|else|needed|avoids?|to avoid|prevents?|work-?around|so that|because|in case|required|(?:this|that|it) (?:is|avoids|fixes|prevents|works around))\b"
+    r"|\s*#+ .{0,160}\b(?:without (?:it|this|that|them)|otherwise)[:,]? {0,2}[\"'`]"
 )
 """Of a script or a Dockerfile: why a line is there."""
 _LOOKS_FOR = pattern(

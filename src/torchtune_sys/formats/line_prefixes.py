@@ -35,7 +35,7 @@ _PREFIXES: tuple[tuple[re.Pattern[str], bool], ...] = tuple(
         (r"#\d{1,4} \d{1,6}\.\d{1,4} ", False),  # BuildKit: the step and its seconds
         (r"\[(?:\d{1,9},)?(?:mpirank:)?(?P<task>\d{1,7})(?:,(?P<host>[\w.-]{1,64}))?\]<std(?:err|out|diag)>: ?", False),
         (r"\[(?:default|rank|trainer|worker|Rank |RANK |rank=|rank: ?|Rank: |GPU )(?P<rank>\d{1,7})(?:\|\d{1,4})?\]:? ?", False),
-        (r"(?:rank|Rank|RANK)[ =]?(?P<rank>\d{1,7})(?::| \|| -) ", False),
+        (r"(?:rank|Rank|RANK)[ =]?(?P<rank>\d{1,7})(?::| ?\|| -) ", False),
         (r"(?P<task>\d{1,5}):(?: (?![\w.@-]{1,32}(?:: <|\s{1,20}inet))|$)", True),
         (r"[\w./-]{0,200}\.(?:log|out|err|txt):(?:\d{1,9}:)?", True),
         (r" {0,6}\d{1,6}\t", True),

@@ -45,6 +45,7 @@ _LASTING = frozenset(
         "gpu-memory-too-small",
         "disk-full-or-quota",
         "storage-io-error",
+        "narrow-link",
     )
 )
 """What ended a job, or damaged something: that a thing of this name runs later mends nothing."""
