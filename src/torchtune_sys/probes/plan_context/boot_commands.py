@@ -7,6 +7,7 @@ enables, wherever they lie, with their drop-ins; and what programs that set a go
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator
+from itertools import chain, islice
 
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.plan_context import BootSetting
@@ -21,7 +22,7 @@ _CRON = ("/etc/crontab", "/var/spool/cron/crontabs/root", "/var/spool/cron/root"
 _CLOUD, _PER_BOOT = "/etc/cloud/cloud.cfg.d", "/var/lib/cloud/scripts/per-boot"
 _ENDS = (";", "&&", "||", "|", "&")
 _MOST = 200
-"""Units that are read at most."""
+"""Units, and drop-ins of them, that are read at most."""
 _WORDS, _LOADS = 2000, 16
 """Of a command line, which is searched from each sysctl on; and how often one unit or script has files loaded, each of 4 MiB at most."""
 
@@ -30,10 +31,10 @@ def probe(host: Host) -> tuple[BootSetting, ...]:
     found: list[BootSetting] = []
     units = dict(_units(host))
     for unit, text in units.items():
-        found += _settings(host, _started(text), unit, unit)
-        for place in files_by_name(host, (f"{folder}/{unit}.d" for folder in _FOLDERS)).values():
-            for number, line in enumerate(_lines(host, place), 1):
-                found += _settings(host, _started(line), f"{place}:{number}", "")
+        found += _settings(host, _started(text.split("\n")), unit, unit)
+    drop_ins = (files_by_name(host, (f"{folder}/{unit}.d" for folder in _FOLDERS)).values() for unit in units)
+    for place in islice(chain.from_iterable(drop_ins), _MOST):
+        found += _settings(host, _started(_lines(host, place)), place, "", is_numbered=True)
     found += _configured(host, units)
     for script in _scripts(host):
         found += _settings(host, _lines(host, script), script, "")
@@ -99,11 +100,11 @@ def _units(host: Host) -> Iterator[tuple[str, str]]:
         yield unit, "" if isinstance(text, Missing) else text
 
 
-def _started(text: str) -> list[str]:
-    """Return what a unit starts; nothing of one that comes before the files of sysctl.d are read: those then win."""
-    if any(line.startswith("Before=") and "systemd-sysctl.service" in line for line in text.splitlines()):
+def _started(lines: list[str]) -> list[str]:
+    """Return what each line of a unit starts; nothing of one that comes before the files of sysctl.d are read: those then win."""
+    if any(line.startswith("Before=") and "systemd-sysctl.service" in line for line in lines):
         return []
-    return [line.partition("=")[2] for line in text.splitlines() if line.strip().startswith("ExecStart")]
+    return [line.partition("=")[2] if line.strip().startswith("ExecStart") else "" for line in lines]
 
 
 _KEPT = (
@@ -138,10 +139,12 @@ def _assigned(host: Host, place: str) -> Iterator[tuple[int, str, str]]:
             yield number, name.strip(), value.strip().strip("'\"")
 
 
-def _settings(host: Host, commands: Iterable[str], source: str, unit: str) -> list[BootSetting]:
+def _settings(host: Host, commands: Iterable[str], place: str, unit: str, *, is_numbered: bool = False) -> list[BootSetting]:
+    """``is_numbered``: the commands are the lines of ``place``, one each."""
     found = []
     loads = 0
-    for command in commands:
+    for number, command in enumerate(commands, 1):
+        source = f"{place}:{number}" if is_numbered else place
         if command.lstrip().startswith("#"):
             continue
         for path, value, loaded in assignments(command):
