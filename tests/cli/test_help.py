@@ -296,7 +296,7 @@ def test_a_shell_completes_names_and_files(line: str, offered: list[str]) -> Non
         ("home/.local/bin", True, "torchtune-sys", "with sudo; sudo needs the path: sudo {path} undo --all"),
         ("home/venv/bin", False, "{path}", "with sudo; sudo needs the path: sudo {path} undo --all"),
         (".cache/uv/archive-v0/x1/bin", True, "{path}", "with sudo; sudo needs the path: sudo {path} undo --all"),
-        (".cache/pipx/d610d3b/bin", False, "{path}", "as root; root needs the path: {path} undo --all"),
+        (".cache/pipx/d610d3b/bin", False, "{path}", "as root; the command: {path} undo --all"),
         ("home/Jörg  Müller's/bin", False, "{path}", "with sudo; sudo needs the path: sudo {path} undo --all"),
         ("home/a b/bin", True, "torchtune-sys", "with sudo; sudo needs the path: sudo {path} undo --all"),
         ("home/a\nb/bin", False, "torchtune-sys", "with sudo"),

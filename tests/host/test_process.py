@@ -122,7 +122,7 @@ def test_what_this_user_cannot_reach_is_not_called_not_executable(tmp_path: Path
 
     monkeypatch.setattr("torchtune_sys.host.trust.steps", refused)
     said = process.run((str(script),), timeout_s=30)
-    assert str(said).endswith(f"{script}: it leads into /root, which this user may not enter"), said
+    assert str(said).endswith(f"{script} is out of reach: it leads into /root, which this user may not enter"), said
 
 
 def test_no_room_on_tmp_is_no_matter(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -56,7 +56,8 @@ def again_as_root(todo: str, args: list[str], env: Mapping[str, str]) -> str:
     if "/" not in shown:
         return again
     # uvx and pipx run lie where sudo does not look, either
-    return f"{again}; {tool or 'root'} needs the path: {f'{tool} ' if tool else ''}{' '.join((shown, *map(_word, args)))}"
+    why = f"{tool} needs the path: {tool}" if tool else "the command:"
+    return f"{again}; {why} {' '.join((shown, *map(_word, args)))}"
 
 
 def before_root(env: Mapping[str, str]) -> str:

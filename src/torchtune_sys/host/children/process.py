@@ -245,7 +245,7 @@ def _start(
         if user is not None and error.errno == errno.EPERM:
             return Missing(Why.DENIED, name, f"this process may not become user {user.name}", f"run torchtune-sys as {user.name}")
         unreached = "" if user else trust.out_of_reach(argv[0])
-        said = f"{argv[0]}: {unreached}" if unreached else f"{argv[0]} is not executable"
+        said = f"{argv[0]} is out of reach: {unreached}" if unreached else f"{argv[0]} is not executable"
         return Missing(Why.DENIED, name, said + (f" by user {user.name}" if user else ""))
     except BlockingIOError:
         return Missing(
