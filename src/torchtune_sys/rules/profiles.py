@@ -56,6 +56,7 @@ _HOST_ONLY = (
     "cpu-boost-disabled",
     "cpu-frequency-capped",
     "cpu-governor-*",
+    "cpu-power-capped",
     "cpus-offline",
     "gpu-persistence-mode-off",
     "hdd-scheduler-none",
@@ -66,6 +67,7 @@ _HOST_ONLY = (
     "nvme-scheduler-not-none",
     "oom-kills-since-boot",
     "read-ahead-small",
+    "thp-defrag-always",
     "thp-never",
 )
 """What a container shows but cannot change."""

@@ -60,11 +60,16 @@ _changes(594, 412, 3)
 _changes(639, 9, 9)
 
 
-def _port_of(host: Recording) -> str:
-    return next(one["name"] for one in host["answers"]["interfaces"] if one["name"] != "lo")
+def _wired() -> Recording:
+    """The desktop by its cable."""
+    host = desktop()
+    listed = [
+        {**one, "operstate": "up", "flags": 0x11043} if one["name"] == "enp6s0" else one for one in host["answers"]["interfaces"]
+    ]
+    return over(host, answers={"interfaces": listed}, files={f"{_NET}/enp6s0/device/vendor": "0x10ec\n"})
 
 
-_counted(595, desktop, **{_port_of(desktop()): {"rx_packets": 90_112_118, "rx_crc_errors": 2_118_402}})
+_counted(595, _wired, enp6s0={"rx_packets": 90_112_118, "rx_crc_errors": 2_118_402})
 _files(
     640,
     desktop,
@@ -97,8 +102,12 @@ def _roce(number: int, counts: list[int]) -> None:
 _roce(597, [88_112_402, *[60] * 7])
 _roce(642, [40, 90, 60, 50, 44, 71, 80, 66])
 _files(598, two_dgx, {f"{_NET}/bond0/bonding/mode": "802.3ad 4", f"{_NET}/bond0/bonding/xmit_hash_policy": "layer2 0"})
-_files(599, dgx, {"/sys/class/nvme/nvme0/state": "live", "/sys/class/nvme/nvme1/state": "dead"})
-_files(600, desktop, {"/sys/class/nvme/nvme0/state": "resetting"})
+_files(
+    599,
+    dgx,
+    {"/sys/class/nvme/nvme0/state": "live", "/sys/class/nvme/nvme1/state": "dead", "/sys/class/nvme/nvme1/transport": "pcie"},
+)
+_files(600, desktop, {"/sys/class/nvme/nvme0/state": "resetting", "/sys/class/nvme/nvme0/transport": "pcie"})
 _files(643, dgx, {f"/sys/class/nvme/nvme{at}/state": state for at, state in enumerate(("live", "live", "connecting"))})
 _files(601, old_lab_box, {"/sys/block/sdb/device/state": "offline", "/sys/block/sdb/size": "1953525168"})
 _files(
@@ -165,7 +174,7 @@ def _power(number: int, like: Any, limit: int, most: int) -> None:
 
 _power(610, intel_snc4, 100_000_000, 350_000_000)
 _power(651, intel_snc4, 350_000_000, 350_000_000)
-_power(652, lambda: optimus_laptop(), 28_000_000, 45_000_000)
+_power(652, lambda: over(optimus_laptop(), files={"/sys/class/dmi/id/chassis_type": "10\n"}), 28_000_000, 45_000_000)
 
 
 def _kernel(number: int, like: Any, release: str, **files: str) -> None:

@@ -25,6 +25,17 @@ class CpuPolicy(msgspec.Struct, frozen=True, kw_only=True):
     """cpuinfo_max_freq; under acpi-cpufreq, whose steps end below the boost frequency that it shows, the highest step."""
 
 
+class CpuCap(msgspec.Struct, frozen=True, kw_only=True):
+    """A limit on a processor package, and what the package is made for."""
+
+    name: str
+    """``power of package-0``, ``uncore of package_00_die_00``."""
+    now: float
+    most: float
+    unit: str
+    source: str
+
+
 class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     model: Fact[str]
     online: Fact[CpuSet]
@@ -75,3 +86,5 @@ class CpuFacts(msgspec.Struct, frozen=True, kw_only=True):
     """The file that sets the least; ``""`` where none is below the usual."""
     idle_group: Fact[str] = Missing(Why.NOT_RECORDED, "cpu.idle", "not read")
     """The file cpu.idle that puts the cgroup, or one above it, behind all others; ``""`` if none does."""
+    caps: Fact[tuple[CpuCap, ...]] = _NOT_READ
+    """Long-term power limits (RAPL) and highest uncore frequencies of Intel's packages; ABSENT where the kernel shows neither."""

@@ -56,3 +56,7 @@ class MemoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     cgroup_oom_kills: Fact[int] = _NOT_READ
     """Processes of this session's cgroup, and of those below it, that the kernel killed for memory; ABSENT where no cgroup counts them."""
     cgroup_oom_kills_source: str = ""
+    poisoned_bytes: Fact[int] = _NOT_READ
+    """Memory that the kernel took out of use because it had errors (HardwareCorrupted); ABSENT where the kernel does not count it."""
+    stalled: Fact[dict[str, Fact[float]]] = _NOT_READ
+    """``memory`` and ``io`` → percent of the last five minutes in which all programs waited for it (/proc/pressure); ABSENT where the kernel does not tell."""

@@ -47,6 +47,8 @@ class Interface(msgspec.Struct, frozen=True, kw_only=True):
     """``full``, ``half`` or ``unknown``."""
     qdisc: Fact[str] = Missing(Why.NOT_RECORDED, "rtnetlink", "not read")
     """Its root queueing discipline: ``mq``, ``fq_codel``, ``noqueue``, ``netem`` …"""
+    counters: Fact[dict[str, int]] = Missing(Why.ABSENT, "statistics", "counted of Ethernet ports with a carrier")
+    """``rx_packets``, ``rx_crc_errors`` and ``rx_missed_errors`` since the driver was loaded."""
     master: str = ""
     """The bridge or bond this interface belongs to."""
     links_lost: Fact[int] = Missing(Why.ABSENT, "bonding_slave", "no port of a bond")

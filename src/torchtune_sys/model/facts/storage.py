@@ -87,12 +87,29 @@ class StoragePath(msgspec.Struct, frozen=True, kw_only=True):
     """Errors that ext4 keeps in its superblock until it is checked; ABSENT for other file systems."""
 
 
+class IoLimit(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cgroup may read and write of one disk."""
+
+    device: str
+    """``major:minor``."""
+    values: dict[str, float]
+    """``rbps``, ``wbps``, ``riops`` and ``wiops``, those that are limited."""
+    source: str
+
+
+_NOT_READ = Missing(Why.NOT_RECORDED, "storage", "not read")
+
+
 class StorageFacts(msgspec.Struct, frozen=True, kw_only=True):
     places: tuple[StoragePath, ...]
     disks: Fact[tuple[Disk, ...]]
     """Every whole disk of the host."""
     mounted_arrays: tuple[Array, ...] = ()
     """The md arrays below any file system that is mounted, whether a place lies on it or not."""
+    states: Fact[dict[str, str]] = _NOT_READ
+    """Local NVMe controllers, and SCSI and SATA disks with a medium → what the kernel says of them: ``live``, ``dead``, ``running``, ``offline`` …"""
+    io_limits: Fact[tuple[IoLimit, ...]] = _NOT_READ
+    """By io.max of this cgroup and those above it; ABSENT where no cgroup of version 2 counts input and output."""
 
 
 def without_inodes(place: StoragePath) -> bool:

@@ -8,9 +8,9 @@ from __future__ import annotations
 from torchtune_sys.host.base import Host
 from torchtune_sys.model.cpuset import CpuSet
 from torchtune_sys.model.facts import Fact
-from torchtune_sys.model.facts.cpu import CpuPolicy
+from torchtune_sys.model.facts.cpu import CpuCap, CpuPolicy
 from torchtune_sys.model.numbers import natural
-from torchtune_sys.model.values import Missing, Why, fact, known, need
+from torchtune_sys.model.values import Missing, Why, fact, known, known_or_unknown, need
 from torchtune_sys.probes.topology import CPUS
 
 FREQ = f"{CPUS}/cpufreq"
@@ -56,6 +56,34 @@ def boost(host: Host) -> Fact[bool]:
     if on == "0" and host.word(f"{FREQ}/policy0/scaling_driver") == "cppc_cpufreq" and not _more_than_nominal(host):
         return Missing(Why.ABSENT, f"{FREQ}/boost", "the processors have hardly any frequency above their nominal one")
     return {"0": False, "1": True}.get(on, Missing(Why.UNPARSED, f"{FREQ}/boost", on[:40]))
+
+
+_RAPL, _UNCORE = "/sys/class/powercap", f"{CPUS}/intel_uncore_frequency"
+
+
+@fact
+def caps(host: Host) -> Fact[tuple[CpuCap, ...]]:
+    """Return the power limits of packages, not of what is in them (intel-rapl:0:0), and the highest frequencies of their uncores."""
+    zones, uncores = host.names(_RAPL), host.names(_UNCORE)
+    if isinstance(zones, Missing) and isinstance(uncores, Missing):
+        return zones
+    found: list[CpuCap] = []
+    for zone in known_or_unknown(zones, ()):
+        name = host.word(f"{_RAPL}/{zone}/name") if zone.startswith("intel-rapl:") and zone.count(":") == 1 else ""
+        if isinstance(name, str) and name.startswith("package"):
+            found += _cap(host, f"power of {name}", f"{_RAPL}/{zone}", "constraint_0_power_limit_uw", "constraint_0_max_power_uw")
+    for name in known_or_unknown(uncores, ()):
+        found += _cap(host, f"uncore of {name}", f"{_UNCORE}/{name}", "max_freq_khz", "initial_max_freq_khz")
+    return tuple(found)
+
+
+def _cap(host: Host, name: str, folder: str, now: str, most: str) -> list[CpuCap]:
+    """Return one where both numbers are told; a package that does not tell its design power says 0."""
+    limit, made_for = (host.number(f"{folder}/{leaf}") for leaf in (now, most))
+    if isinstance(limit, Missing) or isinstance(made_for, Missing) or limit <= 0 or made_for <= 0:
+        return []
+    scale, unit = (1e6, "W") if now.endswith("_uw") else (1e3, "MHz")
+    return [CpuCap(name=name, now=limit / scale, most=made_for / scale, unit=unit, source=f"{folder}/{now}")]
 
 
 def _more_than_nominal(host: Host) -> bool:

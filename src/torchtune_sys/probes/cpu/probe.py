@@ -62,6 +62,7 @@ def probe(host: Host, intent: Workload) -> CpuFacts:
         quota_source=source,
         effective=effective(online, affinity, cpuset, quota),
         boost=frequency.boost(host),
+        caps=frequency.caps(host),
         pstate_max_pct=host.number(f"{topology.CPUS}/intel_pstate/max_perf_pct"),
         clock_khz=clock,
         lowest_clock_khz=lowest_clock,

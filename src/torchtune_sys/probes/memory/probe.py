@@ -52,6 +52,8 @@ def probe(host: Host, intent: Workload) -> MemoryFacts:
         cgroup_used_bytes=_cgroup_used(host, limit_source),
         cgroup_oom_kills=kills,
         cgroup_oom_kills_source=kills_source,
+        poisoned_bytes=_poisoned(meminfo),
+        stalled={what: _stalled(host, what) for what in ("memory", "io")},
     )
 
 
@@ -125,6 +127,27 @@ def _field(meminfo: Fact[dict[str, int]], name: str) -> Fact[int]:
     if isinstance(meminfo, Missing):
         return meminfo
     return meminfo[name] if name in meminfo else Missing(Why.UNPARSED, _MEMINFO, f"no line {name}")
+
+
+def _poisoned(meminfo: Fact[dict[str, int]]) -> Fact[int]:
+    if not isinstance(meminfo, Missing) and "HardwareCorrupted" not in meminfo:
+        return Missing(Why.ABSENT, _MEMINFO, "a kernel without CONFIG_MEMORY_FAILURE, or a container's own table")
+    return _field(meminfo, "HardwareCorrupted")
+
+
+def _stalled(host: Host, what: str) -> Fact[float]:
+    path = f"/proc/pressure/{what}"
+    return interpreted(host.text(path), parse_pressure, path)
+
+
+def parse_pressure(text: str) -> float:
+    r"""Return avg300 of the line ``full`` (Documentation/accounting/psi.rst). Raises ValueError without it.
+
+    >>> parse_pressure("some avg10=0.00 avg60=0.00 avg300=1.20 total=9\nfull avg10=0.00 avg60=0.00 avg300=0.40 total=3\n")
+    0.4
+    """
+    full = next((line for line in text.splitlines() if line.startswith("full ")), "")
+    return float(dict(word.partition("=")[::2] for word in full.split()).get("avg300", "no line full"))
 
 
 def _available(meminfo: Fact[dict[str, int]]) -> Fact[int]:

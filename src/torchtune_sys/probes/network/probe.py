@@ -165,6 +165,8 @@ def _interface(host: Host, item: Named) -> Interface:
     more: dict[str, Any] = {"qdisc": str(attributes["qdisc"])} if "qdisc" in attributes else {}
     if kind == "ethernet" and known(speed, 0) >= _FAST_MBPS:
         more["interrupt_cpus"] = interrupt_cpus(host, base)
+    if kind == "ethernet" and operstate == "up":
+        more["counters"] = _counters(host, f"{base}/statistics")
     master = _master(host, base, attributes)
     if physical and master:
         more["links_lost"] = host.number(f"{base}/bonding_slave/link_failure_count")
@@ -187,6 +189,14 @@ def _interface(host: Host, item: Named) -> Interface:
         driver=rdma.last_part(host.link(f"{base}/device/driver")) if physical else device,
         master=master,
     )
+
+
+_COUNTERS = ("rx_packets", "rx_crc_errors", "rx_missed_errors")
+
+
+@fact
+def _counters(host: Host, folder: str) -> Fact[dict[str, int]]:
+    return {name: need(host.number(f"{folder}/{name}")) for name in _COUNTERS}
 
 
 _FAST_MBPS = 25_000

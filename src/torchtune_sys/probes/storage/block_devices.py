@@ -107,6 +107,9 @@ class Descent:
 
             pool = mount.source.partition("/")[0]
             stack.layers.append(f"zfs pool {pool}")
+            state = self._host.word(f"/proc/spl/kstat/zfs/{pool}/state")  # OpenZFS 0.8 and later
+            lacks = state if isinstance(state, Missing) else int(state != "ONLINE")
+            stack.arrays[pool] = Array(name=pool, level="zfs" if isinstance(state, Missing) else f"zfs {state}", degraded=lacks)
             why = "no file tells the disks of a ZFS pool"
             stack.lose(Missing(Why.NOT_SUPPORTED, f"zpool {pool}", why, f"zpool status {quote(pool)}"))
             return

@@ -132,3 +132,29 @@ def parse_scheduler(text: str) -> str:
         return marked.strip()
     words = text.split()
     return words[0] if len(words) == 1 and not opened else ""
+
+
+@fact
+def states(host: Host) -> Fact[dict[str, str]]:
+    """Return what the kernel says of each local disk; a card reader without a medium has none to say of."""
+    found: dict[str, str] = {}
+    unseen: Missing | None = None
+    for folder, begins, leaf in (("/sys/class/nvme", "nvme", "state"), ("/sys/block", "sd", "device/state")):
+        names = host.names(folder)
+        if isinstance(names, Missing):
+            unseen = unseen if names.why is Why.ABSENT else names
+            continue
+        for name in names:
+            place = f"{folder}/{name}"
+            if not name.startswith(begins) or not _is_local(host, place, begins):
+                continue
+            state = host.word(f"{place}/{leaf}")
+            if not isinstance(state, Missing):
+                found[name] = state
+            elif state.why is not Why.ABSENT:
+                unseen = state
+    return found if found or unseen is None else unseen
+
+
+def _is_local(host: Host, place: str, begins: str) -> bool:
+    return host.word(f"{place}/transport") == "pcie" if begins == "nvme" else host.number(f"{place}/size") != 0

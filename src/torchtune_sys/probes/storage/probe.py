@@ -13,9 +13,12 @@ from torchtune_sys.host import queries
 from torchtune_sys.host.base import PATH_MAX, Host, Space
 from torchtune_sys.model.facts import Fact
 from torchtune_sys.model.facts.session import Workload
-from torchtune_sys.model.facts.storage import INSTEAD, Array, StorageFacts, StoragePath, nowhere, without_inodes
-from torchtune_sys.model.values import Missing, Why, known
+from torchtune_sys.model.facts.storage import INSTEAD, Array, IoLimit, StorageFacts, StoragePath, nowhere, without_inodes
+from torchtune_sys.model.numbers import natural
+from torchtune_sys.model.values import Missing, Why, fact, known, need
+from torchtune_sys.probes import cgroup
 from torchtune_sys.probes.storage.block_devices import Descent, Stack, whole_disks
+from torchtune_sys.probes.storage.disks import states
 from torchtune_sys.probes.storage.mounts import read_mounts
 
 _CACHES = ("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TORCH_EXTENSIONS_DIR", "TRITON_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR")
@@ -36,7 +39,13 @@ def probe(host: Host, intent: Workload) -> StorageFacts:
     closed = {place.path for place in temporary if place.writable is False or without_inodes(place)}
     if closed:
         places += tuple(look.place(path, INSTEAD) for path in _instead(host) if path not in closed)
-    return StorageFacts(places=places, disks=whole_disks(host, descent), mounted_arrays=look.arrays())
+    return StorageFacts(
+        places=places,
+        disks=whole_disks(host, descent),
+        mounted_arrays=look.arrays(),
+        states=states(host),
+        io_limits=_io_limits(host),
+    )
 
 
 def _wanted(host: Host, intent: Workload) -> Iterator[tuple[Fact[str], str]]:
@@ -83,6 +92,38 @@ def _of_the_system(path: str) -> bool:
     return not first or (
         first in _SYSTEM and not path.startswith(("/usr/src/", "/run/media/", "/var/home/", "/var/mnt/", "/var/scratch"))
     )
+
+
+@fact
+def _io_limits(host: Host) -> Fact[tuple[IoLimit, ...]]:
+    found = need(cgroup.branch(host, "io"))
+    if found.version != 2:
+        return Missing(Why.ABSENT, "io.max", "a cgroup of version 1")
+    limits: list[IoLimit] = []
+    for directory in found.directories:
+        text = host.text(f"{directory}/io.max")
+        if isinstance(text, Missing):
+            if text.why not in (Why.ABSENT, Why.NOT_RECORDED):
+                return text
+            continue  # the root has no limits, nor has a group whose parent does not hand the controller down
+        limits += parse_io_max(text, f"{directory}/io.max")
+    return tuple(limits)
+
+
+def parse_io_max(text: str, source: str) -> list[IoLimit]:
+    r"""Return the limits of a file io.max, those that are none left out.
+
+    >>> parse_io_max("259:0 rbps=10485760 wbps=max riops=max wiops=120\n", "io.max")[0].values
+    {'rbps': 10485760.0, 'wiops': 120.0}
+    """
+    found = []
+    for line in text.splitlines():
+        device, *words = line.split() or [""]
+        pairs = (word.partition("=") for word in words)
+        values = {name: float(number) for name, _, value in pairs if (number := natural(value)) is not None}
+        if values:
+            found.append(IoLimit(device=device, values=values, source=source))
+    return found
 
 
 class _Look:

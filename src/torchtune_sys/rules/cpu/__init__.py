@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import rules_of
-from torchtune_sys.rules.cpu import available, frequency, taken
+from torchtune_sys.rules.cpu import available, frequency, power, taken
 
-RULES = rules_of(available, frequency, taken)
+RULES = rules_of(available, frequency, power, taken)

@@ -4,6 +4,6 @@ from __future__ import annotations
 
 from torchtune_sys.model.rule import rules_of
 from torchtune_sys.rules import rdma
-from torchtune_sys.rules.network import ethernet, hostname, interrupts, loopback, shaping
+from torchtune_sys.rules.network import counters, ethernet, hostname, interrupts, loopback, shaping
 
-RULES = (*rules_of(hostname, ethernet, interrupts, loopback, shaping), *rdma.RULES)
+RULES = (*rules_of(hostname, ethernet, counters, interrupts, loopback, shaping), *rdma.RULES)

@@ -3,6 +3,6 @@
 from __future__ import annotations
 
 from torchtune_sys.model.rule import rules_of
-from torchtune_sys.rules.storage import access, devices, nfs, space, temporary, tuning
+from torchtune_sys.rules.storage import access, devices, gone, nfs, space, temporary, tuning
 
-RULES = rules_of(devices, access, space, temporary, tuning, nfs)
+RULES = rules_of(devices, gone, access, space, temporary, tuning, nfs)

@@ -268,9 +268,9 @@ def _lost(place: StoragePath) -> str:
 
 @rule(
     id="md-array-degraded",
-    title="A RAID array that is mounted here has lost a member",
+    title="A RAID array or ZFS pool that is mounted here has lost a member",
     severity=Severity.WARNING,
-    fix=(Advice(text="replace the failed disk (mdadm --detail shows which) and let the array rebuild"),),
+    fix=(Advice(text="replace the failed disk (mdadm --detail, zpool status -v shows which) and let the array rebuild"),),
 )
 def md_array_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
     """A degraded array reads more slowly, and one more failure may lose everything on it.
@@ -283,7 +283,7 @@ def md_array_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
         The array was deliberately created with a missing member.
 
     References
-        https://docs.kernel.org/admin-guide/md.html (degraded)
+        https://docs.kernel.org/admin-guide/md.html (degraded); zpoolconcepts(7), "Device Failure and Recovery" (a pool that is not ONLINE)
     """
     arrays, seen = {}, True
     for place in places(s, USED):
@@ -295,12 +295,14 @@ def md_array_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
         arrays.update({array.name: array for array in place.arrays})
     arrays.update({array.name: array for array in need(s.storage).mounted_arrays})
     for array in arrays.values():
-        source = f"/sys/block/{array.name}/md/degraded"
+        pool = known(array.level, "").removeprefix("zfs ") if known(array.level, "").startswith("zfs") else ""
+        source = f"/proc/spl/kstat/zfs/{array.name}/state" if pool else f"/sys/block/{array.name}/md/degraded"
         if isinstance(array.degraded, Missing):
             if array.degraded.why is not Why.ABSENT:  # levels without redundancy have no such file
                 yield unsure(array.name, array.degraded, "0 members missing")
         elif array.degraded > 0:
-            yield Evidence(subject=array.name, seen=f"{array.degraded} missing", wanted="0 members missing", source=source)
+            seen, wanted = (f"ZFS pool {pool}", "ONLINE") if pool else (f"{array.degraded} missing", "0 members missing")
+            yield Evidence(subject=array.name, seen=seen, wanted=wanted, source=source)
         else:
             yield Evidence(subject=array.name, seen="complete", verdict=Verdict.PASS, source=source)
     if seen and not arrays:

@@ -50,6 +50,45 @@ def end_of_life(s: Snapshot, p: Params) -> Iterator[Evidence]:
     )
 
 
+_UNFIT = pattern(r"[+-]debug$|\+rt(?:-debug)?$|[-.]rt[0-9]*(?:[-.+]|$)|-realtime$")
+"""Flavours of Red Hat and SUSE (+debug, -debug), and of kernels with PREEMPT_RT: +rt (RHEL), -rt-amd64 (Debian), -rt (SUSE), -realtime (Ubuntu)."""
+
+
+@rule(
+    id="kernel-flavour-unfit",
+    title="The running kernel is a build for debugging or for real-time work",
+    severity=Severity.WARNING,
+    fix=(
+        Advice(
+            text="start the distribution's usual kernel: grubby --info=ALL and grubby --set-default (Red Hat), GRUB_DEFAULT (Debian, Ubuntu), and reboot"
+        ),
+    ),
+)
+def kernel_flavour_unfit(s: Snapshot, p: Params) -> Iterator[Evidence]:
+    """Its name says that it has the kernel's own checks (KASAN, lockdep) compiled in, or PREEMPT_RT.
+
+    Why it matters
+    A kernel for debugging takes several times as long for each system call and packet. NVIDIA's driver refuses to be built for PREEMPT_RT, and throughput is
+    lower there.
+
+    When to leave it
+    A fault of the kernel is being looked for; or the machine controls something in real time and the driver's vendor supports that (Jetson).
+
+    References
+    https://docs.redhat.com/en/documentation/red_hat_enterprise_linux/9 (kernel-debug); Linux Documentation/dev-tools/kasan.rst
+    NVIDIA open-gpu-kernel-modules, kernel-open/conftest.sh (preempt_rt_sanity_check: IGNORE_PREEMPT_RT_PRESENCE)
+    """
+    release = need(need(s.system).kernel)
+    unfit = _UNFIT.search(release) and "tegra" not in release
+    yield Evidence(
+        subject="kernel",
+        seen=release,
+        wanted="the usual build",
+        verdict=Verdict.FAIL if unfit else Verdict.PASS,
+        source="uname -r",
+    )
+
+
 @rule(
     id="glibc-below-current-wheels",
     title="The C library is too old for current PyTorch wheels",
