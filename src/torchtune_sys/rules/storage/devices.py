@@ -301,8 +301,8 @@ def md_array_degraded(s: Snapshot, p: Params) -> Iterator[Evidence]:
             if array.degraded.why is not Why.ABSENT:  # levels without redundancy have no such file
                 yield unsure(array.name, array.degraded, "0 members missing")
         elif array.degraded > 0:
-            seen, wanted = (f"ZFS pool {pool}", "ONLINE") if pool else (f"{array.degraded} missing", "0 members missing")
-            yield Evidence(subject=array.name, seen=seen, wanted=wanted, source=source)
+            said, wanted = (f"ZFS pool {pool}", "ONLINE") if pool else (f"{array.degraded} missing", "0 members missing")
+            yield Evidence(subject=array.name, seen=said, wanted=wanted, source=source)
         else:
             yield Evidence(subject=array.name, seen="complete", verdict=Verdict.PASS, source=source)
     if seen and not arrays:
