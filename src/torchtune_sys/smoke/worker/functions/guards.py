@@ -49,7 +49,7 @@ def guards_hold(here: RankContext) -> None:
     calls += [
         ("an argument", {}, (given, True)),
         ("the size of its input", {}, (given[:1],)),
-        ("the type of its input", {}, (given.double(),)),
+        ("the type of its input", {}, (given.double() / 3,)),
     ]
     for what, change, args in calls:
         before = {name: getattr(settings, name) for name in change}

@@ -37,7 +37,6 @@ def other_ways_agree(here: RankContext) -> None:
         warnings.simplefilter("ignore")
         _same_by_each_name()
         _modules_in_other_ways()
-        _many_in_low_precision()
 
 
 def _agree(what: str, found: Any, wanted: torch.Tensor, off: float, cause: str = "layer-wrong") -> None:
@@ -175,7 +174,7 @@ def _stepped_by(kind: str, options: Dict[str, Any], way: str) -> Any:
     return [one.detach() for one in held]
 
 
-def _many_in_low_precision() -> None:
+def many_in_low_precision(here: RankContext) -> None:
     """Try what adds up thousands of numbers, which must not do so in eight or eleven bits; neither must what adds up their gradients."""
     wide, tall = 1 + distinct(4, _SUMMED_UP, wide=0.5), 1 + distinct(_SUMMED_UP, 4, wide=0.5)
     weight, square = 1 + distinct(_SUMMED_UP, wide=0.5), 1 + distinct(1, 4, 64, 64, wide=0.5)
@@ -191,23 +190,28 @@ def _many_in_low_precision() -> None:
         ("cosine_similarity", lambda a, b: functional.cosine_similarity(a, b[None]), (wide, weight)), ("cumsum", lambda a: a.cumsum(1)[:, -1], (wide,)), ("sum of rows", lambda a: a.sum(0), (tall,)),
         ("embedding", lambda a: functional.embedding(torch.arange(_SUMMED_IN_PLACE) % 4, a[:, :4]), (wide,)), ("index_add", lambda a, b: torch.zeros(4, 4).to(a).index_add(0, torch.arange(_SUMMED_UP) % 4, a), (tall, tall)),
     )  # fmt: skip
-    for dtype, off in _OFF_MANY.items():
-        for name, work, given in rows:
-            low = [one.to(dtype) for one in given]
-            wanted, found = (_or_nothing(_out_and_back, work, [one.to(kind) for one in low]) for kind in (torch.float64, dtype))
-            if wanted is not None and found is not None:
-                _agree("%s of %d numbers of %s" % (name, _SUMMED_UP, str(dtype)[6:]), found, wanted, off)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        for dtype, off in _OFF_MANY.items():
+            for name, work, given in rows:
+                low, sizes = [one.to(dtype) for one in given], []  # type: List[torch.Tensor], List[float]
+                wanted, found = (
+                    _or_nothing(_out_and_back, work, [one.to(kind) for one in low], sizes) for kind in (torch.float64, dtype)
+                )
+                if wanted is not None and found is not None:
+                    _agree("%s of %d numbers of %s" % (name, _SUMMED_UP, str(dtype)[6:]), found, wanted, off)
 
 
-def _out_and_back(work: Callable[..., Any], given: List[torch.Tensor]) -> List[torch.Tensor]:
-    """Return what comes out, and the gradient of each that has one, as shares of their largest elements."""
+def _out_and_back(work: Callable[..., Any], given: List[torch.Tensor], sizes: List[float]) -> List[torch.Tensor]:
+    """Return what comes out, and the gradient of each that has one, as shares of the largest elements that the first of some calls gave: ``sizes``, empty before that one."""
     held = [one.clone().requires_grad_() for one in given]
     found = work(*held)
-    if not found.requires_grad:  # torch keeps the figures of some norms in the low precision for the way back
-        return [found]
-    found.backward(weights_for(found.numel()).view(found.shape).to(found.dtype))
-    parts = [found.detach(), *(one.grad for one in held if one.grad is not None)]
-    return [one / max(float(one.abs().max()), 1.0) for one in parts]
+    parts = [found.detach()]
+    if found.requires_grad:  # torch keeps the figures of some norms in the low precision for the way back
+        found.backward(weights_for(found.numel()).view(found.shape).to(found.dtype))
+        parts += [one.grad for one in held if one.grad is not None]
+    sizes.extend(max(float(one.abs().max()), 1.0) for one in parts[len(sizes) :])
+    return [one / size for one, size in zip(parts, sizes)]
 
 
 def _logistic_of(one: float) -> float:

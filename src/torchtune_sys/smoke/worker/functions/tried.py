@@ -24,11 +24,16 @@ RELEASES: Dict[Tuple[int, int], str] = {
 """Those on which the stages *layers* and *optimizer* passed (docs/verified.md), with the patch that ran."""
 INSTRUCTIONS: Dict[str, Collection[Tuple[int, int]]] = {
     **dict.fromkeys(("DEFAULT", "NO AVX", "AVX2"), RELEASES),
-    "AVX512": ((2, 6), (2, 9), (2, 10), (2, 12), (2, 13), (2, 14)),
+    "AVX512": ((2, 6), (2, 9), (2, 10), (2, 11), (2, 12), (2, 13), (2, 14)),
 }
 """By which each did, as torch.backends.cpu.get_cpu_capability calls them, on x86-64. With AVX-512 and AMX oneDNN takes other kernels for bfloat16 (oneDNN, CPU Dispatcher Control)."""
-PASSED_SINCE: Dict[str, Collection[Tuple[int, int]]] = {"cpu": ((2, 6), (2, 9), (2, 10), (2, 12), (2, 13), (2, 14)), "cuda": ()}
+PASSED_SINCE: Dict[str, Collection[Tuple[int, int]]] = {
+    "cpu": ((2, 6), (2, 9), (2, 10), (2, 11), (2, 12), (2, 13), (2, 14)),
+    "cuda": (),
+}
 """By kind of device: the releases on which what was added since 30 November 2026 passed (gradients in each precision and layout, empty batches, parameter groups)."""
+SUMS_PASSED: Collection[Tuple[int, int]] = ((2, 11), (2, 13))
+"""The releases on which sums of thousands in low precision did, since they are compared by their size, too (1 December 2026)."""
 _MACHINE = "x86_64"
 _OUT_OF_A_LIBRARY = (
     "could not execute a primitive",

@@ -68,6 +68,8 @@ def _put_together() -> Iterator[Tuple[str, Any, Any]]:
     """Yield names, what is found and what is right."""
     parts = data.random_split(range(100), [50, 30, 20], generator=torch.Generator().manual_seed(16))
     yield "random_split of 100 in three parts", [len(part) for part in parts], [50, 30, 20]
+    shares = data.random_split(range(101), [0.5, 0.3, 0.2], generator=torch.Generator().manual_seed(16))
+    yield "random_split of 101 by shares", [len(part) for part in shares], [51, 30, 20]
     split = [int(one) for part in parts for one in part]
     yield "the samples of random_split", sorted(split), [*range(100)]
     yield "random_split keeps the order of the data", split == [*range(100)], False

@@ -16,7 +16,7 @@ from torchtune_sys.smoke.worker.functions.inputs import normalised
 from torchtune_sys.smoke.worker.functions.known_answers import answers_are_known
 from torchtune_sys.smoke.worker.functions.models import functions_of_models
 from torchtune_sys.smoke.worker.functions.numbers import operators_of_numbers
-from torchtune_sys.smoke.worker.functions.other_ways import far_from_zero, other_ways_agree
+from torchtune_sys.smoke.worker.functions.other_ways import far_from_zero, many_in_low_precision, other_ways_agree
 from torchtune_sys.smoke.worker.functions.places import operators_of_places
 from torchtune_sys.smoke.worker.functions.products import convolutions, functions_of_pictures, products, products_of_a_row
 from torchtune_sys.smoke.worker.functions.rows import operators_of_rows
@@ -24,7 +24,7 @@ from torchtune_sys.smoke.worker.functions.seldom_called import seldom_calls_are_
 from torchtune_sys.smoke.worker.functions.sequences import autograd_keeps_its_promises, sequences_are_right
 from torchtune_sys.smoke.worker.functions.table_of_operators import table_is_right
 from torchtune_sys.smoke.worker.functions.transforms import transforms_are_right
-from torchtune_sys.smoke.worker.functions.tried import judged_where_tried
+from torchtune_sys.smoke.worker.functions.tried import SUMS_PASSED, judged_where_tried
 from torchtune_sys.smoke.worker.functions.wide_ranges import wide_ranges_are_right
 from torchtune_sys.smoke.worker.stages.operations import operations_are_right
 
@@ -56,6 +56,7 @@ def layers_follow_their_formulas(here: RankContext) -> None:
         for check in (seldom_calls_are_right, far_from_zero):
             judged_where_tried(check, here, rounding=False)
         judged_where_tried(other_ways_agree, here)
+        judged_where_tried(many_in_low_precision, here, releases=SUMS_PASSED)
 
 
 def _tables(here: RankContext) -> None:

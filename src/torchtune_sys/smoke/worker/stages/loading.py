@@ -235,7 +235,8 @@ def _deliver(here: RankContext) -> None:
 def _streams_are_shared_out() -> None:
     if multiprocessing.get_start_method() != "fork":  # two more imports of torch
         return
-    loader = _loader(SharedStream(_SAMPLES), 9, 14, persistent_workers=True)  # the last batch of each worker is short
+    # the last batch of each worker is short, and each has more batches on the way than by default
+    loader = _loader(SharedStream(_SAMPLES), 9, 14, persistent_workers=True, prefetch_factor=3)
     for epoch in (1, 2, 4):
         if epoch == 4:
             next(iter(loader))  # the third is left early: the next one begins anew, whatever was loaded ahead

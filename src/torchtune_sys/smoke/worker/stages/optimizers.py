@@ -213,8 +213,8 @@ def schedules() -> Iterator[Tuple[str, Callable[..., Any], Callable[[int], float
     )
     yield (
         "CosineAnnealingWarmRestarts",
-        lambda one, **more: kinds.CosineAnnealingWarmRestarts(one, 4, **more),
-        lambda epoch: 0.5 * (1 + math.cos(math.pi * (epoch % 4) / 4)),
+        lambda one, **more: kinds.CosineAnnealingWarmRestarts(one, 4, 2, **more),
+        lambda epoch: 0.5 * (1 + math.cos(math.pi * (epoch / 4 if epoch < 4 else (epoch - 4) % 8 / 8))),
     )
     yield (
         "OneCycleLR",
