@@ -213,6 +213,8 @@ def _gauges(here: RankContext) -> Iterator[List[Gauge]]:
             _EFFECT_SHARED if cuda or paged is not None else _EFFECT_PAGES,
         ),
     ]
+    new = functools.partial(torch.empty, count, device=here.device)
+    found.append(Gauge("allocating memory", "straggler-memory", new, 12, 5e-4, _EFFECT_PAGES))
     for name, work in _kinds_of_work(here, 64 if cuda else 2):
         effect = _EFFECT_SHARED if cuda else _EFFECT_KIND
         found.append(Gauge(name, "straggler-compute", work, 20, 2e-5, effect, in_a_crowd=False))

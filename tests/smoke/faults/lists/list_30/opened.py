@@ -122,7 +122,7 @@ ROWS: tuple[Fault, ...] = (
         reset = kind._reset
         def _reset(self, loader, first_iter=False):
             reset(self, loader, first_iter)
-            if getattr(loader, "persistent_workers", False) and self._num_workers:
+            if getattr(loader, "persistent_workers", False) and self._num_workers and self._dataset_kind == dataloader._DatasetKind.Map:
                 self._orders = getattr(self, "_orders", None) or list(self._sampler_iter)
                 self._sampler_iter = iter(self._orders)
         kind._reset = _reset
