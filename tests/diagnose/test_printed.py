@@ -22,6 +22,7 @@ HOST_MESSAGES = Path(__file__).with_name("host_messages.csv")
 UNNAMED_MESSAGES = Path(__file__).with_name("unnamed_messages.csv")
 FAMILY_MESSAGES = Path(__file__).with_name("family_messages.csv")
 PASTED_MESSAGES = Path(__file__).with_name("pasted_messages.csv")
+PASTED_TO_M = Path(__file__).with_name("pasted_messages_to_m.csv")
 ERRNOS = Path(__file__).with_name("errnos.csv")
 AROUND = "[2026-03-02 09:11:01,120] [INFO] [train.py:44] starting run r7\nstep 10 loss 2.3101\n{}\n[2026-03-02 09:11:05,882] [INFO] [train.py:88] done\n"
 
@@ -47,7 +48,7 @@ def test_messages_of_programs_stand_for_their_causes_in_a_log():
     assert wrong == {}
 
 
-@pytest.mark.parametrize("path", [HOST_MESSAGES, UNNAMED_MESSAGES, FAMILY_MESSAGES])
+@pytest.mark.parametrize("path", [HOST_MESSAGES, UNNAMED_MESSAGES, FAMILY_MESSAGES, PASTED_TO_M])
 @pytest.mark.parametrize("first", [0, *exhaustive(1, 2)])
 def test_messages_about_the_host_stand_for_their_causes_in_a_log(path: Path, first: int) -> None:
     rows = list(csv.DictReader(line for line in path.read_text().splitlines() if not line.startswith("#")))[first::3]
