@@ -31,7 +31,7 @@ def _files(number: int, like: Any, files: dict[str, str], **sections: Any) -> No
 
 
 def _counted(number: int, like: Any, **ports: dict[str, int]) -> None:
-    files = {}
+    files: dict[str, str] = {}
     for port, counters in ports.items():
         whole = {
             "rx_packets": 61_442_118_240,
@@ -81,7 +81,8 @@ _files(
 
 
 def _interrupts(number: int, cpus: list[int]) -> None:
-    files, dirs = {}, {}
+    files: dict[str, str] = {}
+    dirs: dict[str, list[str]] = {}
     for card, name in enumerate(_RAILS):
         served = {200 + 20 * card + at: cpu for at, cpu in enumerate(cpus)}
         dirs[f"{_NET}/{name}/device/msi_irqs"] = [str(irq) for irq in served]
