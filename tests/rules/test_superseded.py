@@ -124,6 +124,14 @@ PAIRS: tuple[tuple[str, str, Callable[[], Snapshot]], ...] = (
     ("kernel-crash-logged", "kernel-tainted-by-fault", lambda: seen_with_log(OOPS, files={"/proc/sys/kernel/tainted": "128"})),
     ("amdgpu-reset-failed-logged", "amdgpu-reset-logged", lambda: load("base-amd-gpu", answers={"kernel-log": {"lines": AMD_RESET}})),
     ("forward-compat-unsupported-gpu", "cuda-not-available-to-torch", lambda: warned("Error 804: forward compatibility was attempted on non supported HW")),
+    *(
+        (better, other, lambda better=better: load(f"{better}.fail"))
+        for better, other in (
+            ("cgroup-pids-exhausted", "cgroup-pids-limit"),
+            ("gpu-power-limit-half", "gpu-power-limit-lowered"),
+            ("cpu-lacks-avx", "cpu-lacks-avx2"),
+        )
+    ),
     ("xid-gsp-error", "driver-tools-fail", lambda: with_the_log_of("driver-tools-fail.fail", "xid-gsp-error.fail")),
 )  # fmt: skip
 

@@ -23,7 +23,7 @@ _GENERATED = re.compile(
     r"^(?:<!-- |\.\. |# )(?:(?:this (?:file|page) (?:is|was) )?(?:auto-?|automatically )?generated|do not edit)\b", re.IGNORECASE
 )
 _TITLE = re.compile(
-    r"(?i)^(?:#{1,3} )?\W{0,4}(?:FAQs?\b|frequently asked questions\b|常见问题|(?:the |our |an? )?(?:runbook|playbook|cheat ?sheet)\b(?!s? (?:fail|is|does|did|says))|(?:\d{1,2}(?:\.\d{1,2})? ?[-.:)] )?(?:troubleshooting|debugging|diagnosing) (?:(?!my\b|our\b)\w+ ){0,3}(?:guide|tips|failures|errors|hangs|problems)(?: in \w+)?\W*$|(?:known|common) (?:issues|errors|problems|pitfalls|failures)\W*$|(?:\w+ ){0,2}(?:status|state|error|exit[- ]code|message)s? reference\W*$"
+    r"(?i)^(?:#{1,3} )?\W{0,4}(?:FAQs?\b|frequently asked questions\b|常见问题|(?:(?:the|our|an?|on-?call|ops|admin\w*|gpu|cluster|slurm) ){0,3}(?:runbook|playbook|cheat ?sheet)\b(?!s? (?:fail|is|does|did|says))|(?:\d{1,2}(?:\.\d{1,2})? ?[-.:)] )?(?:troubleshooting|debugging|diagnosing) (?:(?!my\b|our\b)\w+ ){0,3}(?:guide|tips|failures|errors|hangs|problems)(?: in \w+)?\W*$|(?:known|common) (?:issues|errors|problems|pitfalls|failures)\W*$|(?:\w+ ){0,2}(?:status|state|error|exit[- ]code|message)s? reference\W*$"
     r"|(?:this|the following) (?:page|document|guide|chapter|section|table|list) (?:lists?|describes?|explains?|shows?|covers?|records?)\b"
     r"|(?:translate|classify|match|sort) the following\b|chapter \d{1,2}\b|(?:course|exercises?|abstract|minutes|agenda|tutorial|(?:short |quick )?guide|how-?to|lesson(?: \d{1,2})?|lab(?: \d{1,2})?|workshop|quiz|homework)[:,] |our paper\b|.{0,40}のお知らせ|.{0,20}维护(?:公告|通知))"
 )

@@ -106,6 +106,7 @@ _ABOUT = tuple(
         r"…,? (?:means?|indicates?|signals?|stands? for|denotes?) (?:that )?(?:the|an?|your|it|one|some)\b",
         r"…[:,]? (?:an? |the )?(?:chapter|lesson|section|lecture|talk|tutorial) (?:of|in|on|explains)\b",
         r"\b(?:I|we) (?:have |had |once |also )*(?:read|heard|know|knew|learn(?:ed|t)|remember|was told|were told|understand)\b(?! (?:why|how|what)\b)[^….!?]{0,120}…",
+        r"\b(?:people|some|others|everybody|everyone|posts?|threads?) (?:say|claim|write|warn|report)s?\b[^…]{0,40}… (?:can|may|might|could|would)\b",
         r"\bno …(?! (?:but|until)\b)|\bso that no (?:\w+ ){1,4}…",
         r"^\W*(?:jobs|tasks|processes|pods|ranks|runs|users|workers|programs) (?:that|which|who|with|without) [^…;]{3,80} (?:are|will be|get) (?:killed|stopped|ended|cancell?ed|rejected|refused|denied) (?:\w+ ){0,3}…",
         r"^\W*if (?:someone|somebody|users?|people|anyone|anybody|a (?:user|customer|colleague|student)|they) (?:sees?|gets?|hits?|runs? into|reports?|encounters?|asks? about) …",
