@@ -50,6 +50,9 @@ for crowd, name in ((1.0, "memory"), (7.0, "memory"), (1.0, "copies of 16 MB"), 
         for seconds in (2.08e-3, 1.19e-3)
     ]
     print(len(_slow_ones(told, gauges)))
+for crowd, looks in ((1.0, 4), (11.0, 4), (11.0, 14)):
+    told = [{**each, "best": {}, "crowd": crowd, "slow looks": slow, "looks": 70} for each, slow in zip(told, ((0, 0, 1.0), (looks, 2, 2.3)))]
+    print(len(_slow_ones(told, gauges)))
 here = RankContext(level="quick", scratch=".", device="cpu", backend="gloo", expected={})
 with _gauges(here) as found:
     print([gauge.name for gauge in found if not gauge.in_a_crowd])
@@ -153,7 +156,7 @@ def test_large_copies_and_single_kinds_of_work_are_not_judged_beside_others(
         "copies of 16 MB",
     ]
     monkeypatch.chdir(tmp_path)
-    assert said(SLOWER) == f"1\n1\n1\n0\n{names}\nTrue\n"
+    assert said(SLOWER) == f"1\n1\n1\n0\n1\n0\n1\n{names}\nTrue\n"
     assert not os.listdir(tmp_path), "a rank that srun starts keeps its files in $TMPDIR, where nobody removes what it leaves"
 
 

@@ -71,6 +71,8 @@ _EFFECT_KIND = 2.0
 """Of one kind of work on the CPU, which allocates its results: two healthy ranks of a quiet host differ by what their allocators did in the stages before, by 1.31 in a
 pass back and 1.47 in products of bfloat16, and one rank from run to run by up to 1.67 (steps of an optimizer)."""
 _LOW_SIDE = 96
+_LOOKS_IN_A_CROWD = 3
+"""Times as many slow looks are asked for: at a load of 22 on two cores a healthy rank had 4 of 70, which took 2.3 times as long as its quickest."""
 _CLOCK_SWINGS = 2
 """A host that was just started sets its clock once."""
 
@@ -373,7 +375,7 @@ def _slow_ones(told: List[Dict[str, Any]], gauges: Dict[str, Gauge]) -> List[Fau
             found.append(("straggler-loading", words % (who, 1e3 * own["loader"])))
         slow_looks, slow_rounds, times = own["slow looks"]
         if (
-            slow_looks >= SLOW_LOOKS
+            slow_looks >= SLOW_LOOKS * (_LOOKS_IN_A_CROWD if crowded else 1)
             and slow_rounds >= SLOW_ROUNDS
             and not lower_median([peer["slow looks"][0] for peer in peers])
         ):
