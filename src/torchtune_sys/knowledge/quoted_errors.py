@@ -123,10 +123,12 @@ def is_example(line: str) -> bool:
 
     >>> is_example("Our CI checks that `RuntimeError: CUDA error: no kernel image is available` is raised.")
     True
+    >>> is_example("        if error.errno in (errno.EMFILE, errno.ENFILE):"), is_example("OSError: EMFILE: too many open files")
+    (True, False)
     >>> is_example("Our CI fails since Monday: `RuntimeError: CUDA error: no kernel image is available` is raised.")
     False
     """
-    if _lists_states(line[:_LONGEST]):
+    if _lists_states(line[:_LONGEST]) or _COMPARED.search(line[:_LONGEST]):
         return True
     spoken = _spoken(line)
     if "…" not in spoken:
@@ -140,6 +142,12 @@ def is_example(line: str) -> bool:
         return True
     told = _BY_SOMEBODY.search(spoken) or any(map(_SEEN.search, clauses))
     return not told and _SENTENCE.match(spoken) is not None and _is_sentence(spoken)
+
+
+_COMPARED = pattern(
+    r"(?:[=!]=|\bin [({\[]) ?(?:errno\.E[A-Z]{2,12}, ?){0,6}-?(?:errno\.)?E[A-Z]{2,12}\b(?!:)|^\s*case -?E[A-Z]{2,12}:"
+)
+"""Code that asks for an error by its name."""
 
 
 def _lists_states(line: str) -> bool:
