@@ -17,6 +17,9 @@ NEEDED = ("munged", "slurmctld", "slurmd", "srun", "sbatch", "sinfo")
 SBIN = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
 
 
+_PATIENCE_S = 120.0
+
+
 class Unavailable(Exception):
     """Why there is no Slurm here."""
 
@@ -65,10 +68,7 @@ def cluster(root: Path, plugin: str, cpus: int, more: str = "") -> Iterator[dict
     env = {**os.environ, "PATH": SBIN, "SLURM_CONF": str(root / "slurm.conf")}
     host = os.uname().nodename
     with ExitStack() as stack:
-        bound = [stack.enter_context(socket.socket()) for _ in range(2)]
-        for listener in bound:
-            listener.bind(("127.0.0.1", 0))
-        ports = [listener.getsockname()[1] for listener in bound]
+        ports = [_free_port(stack.enter_context(socket.socket())) for _ in range(2)]
     nodes = f"here NodeHostname={host} NodeAddr=127.0.0.1 Port={ports[1]} CPUs={cpus}"
     configure(root, plugin, f"{host}(127.0.0.1)", ports[0], nodes, more)
     with ExitStack() as stack:
@@ -79,6 +79,18 @@ def cluster(root: Path, plugin: str, cpus: int, more: str = "") -> Iterator[dict
             root, lambda: subprocess.run(["sinfo", "-h", "-o", "%T"], env=env, capture_output=True, text=True, timeout=30).stdout
         )
         yield {"PATH": SBIN, "SLURM_CONF": env["SLURM_CONF"]}
+
+
+def _free_port(listener: socket.socket) -> int:
+    """Below those that the kernel gives to connections: one of them may take a port between its choice here and the daemon's start."""
+    for _ in range(100):
+        port = 20_000 + secrets.randbelow(10_000)
+        try:
+            listener.bind(("127.0.0.1", port))
+        except OSError:
+            continue
+        return port
+    raise Unavailable("no free port from 20000 to 30000")
 
 
 def write_task_prolog(root: Path, text: str) -> None:
@@ -132,8 +144,8 @@ def _stop(pid_file: Path) -> None:
 
 def wait(root: Path, states: Callable[[], str], nodes: int = 1) -> None:
     """Wait until ``states`` (of sinfo) says idle for each node. Raises Unavailable."""
-    said = ""
-    for _ in range(900):
+    said, until_s = "", time.monotonic() + _PATIENCE_S
+    while time.monotonic() < until_s:  # sinfo alone asks a controller that ended for a minute
         said = states()
         if said.split() == ["idle"] * nodes:
             return
