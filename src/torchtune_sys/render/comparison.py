@@ -59,7 +59,10 @@ def _lines(value: Comparison, whole: bool) -> Iterator[Line]:
 
 def _unread(value: Comparison) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
     """Return what was not read, and what was read in part."""
-    return tuple([(item.name, item.why) for item in value.unread if item.partly == partly] for partly in (False, True))  # type: ignore[return-value]
+    told: tuple[list[tuple[str, str]], list[tuple[str, str]]] = [], []
+    for item in value.unread:
+        told[item.partly].append((item.name, item.why))
+    return told
 
 
 def _is_nothing(value: Comparison) -> bool:
