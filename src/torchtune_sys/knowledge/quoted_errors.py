@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import re
 
 from torchtune_sys.model.patterns import pattern
@@ -125,10 +126,12 @@ def is_example(line: str) -> bool:
     True
     >>> is_example("        if error.errno in (errno.EMFILE, errno.ENFILE):"), is_example("OSError: EMFILE: too many open files")
     (True, False)
+    >>> is_example("==ERROR== Profiling failed because a driver resource was unavailable.")
+    False
     >>> is_example("Our CI fails since Monday: `RuntimeError: CUDA error: no kernel image is available` is raised.")
     False
     """
-    if _lists_states(line[:_LONGEST]) or _COMPARED.search(line[:_LONGEST]):
+    if _lists_states(line[:_LONGEST]) or _asks_by_name(line[:_LONGEST]):
         return True
     spoken = _spoken(line)
     if "…" not in spoken:
@@ -145,9 +148,16 @@ def is_example(line: str) -> bool:
 
 
 _COMPARED = pattern(
-    r"(?:[=!]=|\bin [({\[]) ?(?:errno\.E[A-Z]{2,12}, ?){0,6}-?(?:errno\.)?E[A-Z]{2,12}\b(?!:)|^\s*case -?E[A-Z]{2,12}:"
+    r"(?:[=!]=|\bin [({\[]) ?(?:errno\.E[A-Z]{2,12}, ?){0,6}-?(?:errno\.)?(E[A-Z]{2,12})\b(?!:)|^\s*case -?(E[A-Z]{2,12}):"
 )
-"""Code that asks for an error by its name."""
+"""Code that asks for an error by its name, which must be one of errno's: ``== ERROR`` heads a message."""
+
+
+def _asks_by_name(line: str) -> bool:
+    return any((one[1] or one[2]) in _ERRNO_NAMES for one in _COMPARED.finditer(line))
+
+
+_ERRNO_NAMES = frozenset(name for name in dir(errno) if name.startswith("E"))
 
 
 def _lists_states(line: str) -> bool:
