@@ -2,48 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from machines import Recording, card, environment, nodes, ordinary, over, status, text
-from platforms_troubled import of_gpu
+from hosts_table import HOSTS, desktop, dgx, made, mi300x, two_dgx, with_variables
 
-HOSTS: dict[int, tuple[Callable[[], Recording], Callable[[], Recording]]] = {}
-"""Number in the list → the host, and the same without what was changed."""
+from machines import Recording, card, environment, nodes, over, status, text
+from platforms_troubled import of_gpu
 
 _USER = "/sys/fs/cgroup/user.slice/user-1000.slice"
 _SCOPE = f"{_USER}/session-3.scope"
-
-
-def dgx() -> Recording:
-    return ordinary("dgx-h100")
-
-
-def desktop() -> Recording:
-    return ordinary("desktop-4090")
-
-
-def mi300x() -> Recording:
-    return ordinary("mi300x")
-
-
-def two_dgx() -> Recording:
-    return over(dgx(), intent={"nodes": 2})
-
-
-def made(number: int, like: Callable[[], Recording] = dgx) -> Callable[[Callable[[], Recording]], Callable[[], Recording]]:
-    """Enter a builder under its number."""
-
-    def enter(build: Callable[[], Recording]) -> Callable[[], Recording]:
-        HOSTS[number] = (build, like)
-        return build
-
-    return enter
-
-
-def _variables(number: int, like: Callable[[], Recording] = dgx, **variables: str) -> None:
-    """Enter a host that differs by its environment only."""
-    HOSTS[number] = (lambda: environment(like(), **variables), like)
 
 
 def _all_gpus(host: Recording, **facts: Any) -> Recording:
@@ -80,14 +47,14 @@ def a_share_of_mps() -> Recording:
     return over(host, stats=pipe, dirs=names, answers={"bound-socket:/tmp/nvidia-mps/control": True})
 
 
-_variables(44, NVIDIA_TF32_OVERRIDE="0")
-_variables(45, CUDA_FORCE_PTX_JIT="1")
+with_variables(44, NVIDIA_TF32_OVERRIDE="0")
+with_variables(45, CUDA_FORCE_PTX_JIT="1")
 HOSTS[46] = (lambda: over(dgx(), files={"/etc/nccl.conf": "NCCL_P2P_DISABLE=1\n"}), dgx)
-_variables(47, NCCL_MAX_NCHANNELS="1")
-_variables(48, two_dgx, NCCL_TOPO_FILE="/opt/microsoft/ndv4-topo.xml")
-_variables(49, TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0")
-_variables(50, PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:16")
-_variables(51, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
+with_variables(47, NCCL_MAX_NCHANNELS="1")
+with_variables(48, two_dgx, NCCL_TOPO_FILE="/opt/microsoft/ndv4-topo.xml")
+with_variables(49, TORCH_NCCL_ASYNC_ERROR_HANDLING="0", TORCH_NCCL_ENABLE_MONITORING="0")
+with_variables(50, PYTORCH_CUDA_ALLOC_CONF="max_split_size_mb:16")
+with_variables(51, PYTORCH_NO_CUDA_MEMORY_CACHING="1")
 
 
 @made(52)
@@ -102,7 +69,7 @@ def _with_library(host: Recording, path: str, soname: str) -> Recording:
     return over(host, files={path: ""}, stats={path: whole}, answers=answers)
 
 
-_variables(53, desktop, CC="/usr/bin/gcc-11")
+with_variables(53, desktop, CC="/usr/bin/gcc-11")
 
 
 def _with_nvcc() -> Recording:
@@ -111,15 +78,15 @@ def _with_nvcc() -> Recording:
     return over(environment(dgx(), CUDA_HOME=place), files={f"{place}/bin/nvcc": "", f"{place}/version.json": told})
 
 
-_variables(54, _with_nvcc, TORCH_CUDA_ARCH_LIST="8.0")
-_variables(55, mi300x, ROCR_VISIBLE_DEVICES="4,5,6,7", HIP_VISIBLE_DEVICES="4,5,6,7")
+with_variables(54, _with_nvcc, TORCH_CUDA_ARCH_LIST="8.0")
+with_variables(55, mi300x, ROCR_VISIBLE_DEVICES="4,5,6,7", HIP_VISIBLE_DEVICES="4,5,6,7")
 
 
 def _eight_ranks() -> Recording:
     return over(dgx(), intent={"ranks": 8})
 
 
-_variables(56, _eight_ranks, GOMP_CPU_AFFINITY="0-15")
+with_variables(56, _eight_ranks, GOMP_CPU_AFFINITY="0-15")
 
 
 def _eight_workers() -> Recording:
@@ -278,12 +245,12 @@ def port_without_manager() -> Recording:
     return over(dgx(), files={"/sys/class/infiniband/mlx5_9/ports/1/state": "2: INIT"})
 
 
-_variables(68, two_dgx, GLOO_SOCKET_IFNAME="eth0")
+with_variables(68, two_dgx, GLOO_SOCKET_IFNAME="eth0")
 HOSTS[69] = (lambda: of_gpu(dgx(), 6, ecc=False, ecc_pending=False), dgx)
 
 _power = {"utilization_pct": 100, "clock_event_reasons": 4, "clock_sm_mhz": 1755, "clock_sm_max_mhz": 1980}
 HOSTS[70] = (lambda: _all_gpus(dgx(), **_power, power_max_mw=700_000), dgx)
-_variables(
+with_variables(
     71,
     CUDA_DEVICE_MAX_CONNECTIONS="1",
     NCCL_NVLS_ENABLE="1",
@@ -306,15 +273,15 @@ def _own_uuids() -> Recording:
     return host
 
 
-_variables(73, _own_uuids, CUDA_VISIBLE_DEVICES=",".join(f"GPU-{index}c0ffee{index}" for index in range(4)))
+with_variables(73, _own_uuids, CUDA_VISIBLE_DEVICES=",".join(f"GPU-{index}c0ffee{index}" for index in range(4)))
 
 
 def _four_ranks() -> Recording:
     return over(dgx(), intent={"ranks": 4})
 
 
-_variables(74, _four_ranks, CUDA_VISIBLE_DEVICES="3,2,1,0", CUDA_DEVICE_ORDER="PCI_BUS_ID")
-_variables(75, mi300x, ROCR_VISIBLE_DEVICES="4,5,6,7", HIP_VISIBLE_DEVICES="0,1,2,3")
+with_variables(74, _four_ranks, CUDA_VISIBLE_DEVICES="3,2,1,0", CUDA_DEVICE_ORDER="PCI_BUS_ID")
+with_variables(75, mi300x, ROCR_VISIBLE_DEVICES="4,5,6,7", HIP_VISIBLE_DEVICES="0,1,2,3")
 
 
 def _zram(used_kib: int) -> Recording:

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from hunted_second import desktop, dgx, mi300x, two_dgx
-from hunted_third import _FILE, _mounted, _site, wsl2
+from hosts_082 import _FILE, _mounted, _site, wsl2
+from hosts_table import HOSTS, Build, desktop, dgx, made, mi300x, two_dgx, with_log, with_variables
 
 from machines import Recording, environment, function, nodes, ordinary, over, text
 from platforms import gaudi, intel_xpu
@@ -13,31 +11,7 @@ from platforms_arm import gb200_tray
 from platforms_contained import podman_rootless, slurm_cgroup_v1
 from platforms_troubled import logged, of_gpu
 
-Build = Callable[[], Recording]
-HOSTS: dict[int, tuple[Build, Build]] = {}
-"""Number in the list → the host, and the same without what was changed."""
-
 _REFUSED = {"read": False, "write": False}
-
-
-def made(number: int, like: Build = dgx) -> Callable[[Build], Build]:
-    """Enter a builder under its number."""
-
-    def enter(build: Build) -> Build:
-        HOSTS[number] = (build, like)
-        return build
-
-    return enter
-
-
-def _variables(number: int, like: Build = dgx, **variables: str) -> None:
-    """Enter a host that differs by its environment only."""
-    HOSTS[number] = (lambda: environment(like(), **variables), like)
-
-
-def _logged(number: int, *lines: str, like: Build = dgx) -> None:
-    """Enter a host that differs by its kernel's log only."""
-    HOSTS[number] = (lambda: logged(like(), *lines), like)
 
 
 def _asked(like: Build, **intent: int | str | list[str]) -> Build:
@@ -62,9 +36,9 @@ def _without_libcuda(host: Recording) -> Recording:
 
 
 HOSTS[141] = (lambda: environment(_without_libcuda(pod()), NVIDIA_DRIVER_CAPABILITIES="utility"), pod)
-_variables(142, NCCL_PROTO="LL")
-_variables(143, two_dgx, NCCL_NET_GDR_LEVEL="LOC")
-_variables(144, two_dgx, NCCL_NET_PLUGIN="/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so")
+with_variables(142, NCCL_PROTO="LL")
+with_variables(143, two_dgx, NCCL_NET_GDR_LEVEL="LOC")
+with_variables(144, two_dgx, NCCL_NET_PLUGIN="/opt/hpcx/nccl_rdma_sharp_plugin/lib/libnccl-net.so")
 _STEP = {"SLURM_JOB_ID": "9", "SLURM_PROCID": "3", "SLURM_LOCALID": "3", "SLURM_NTASKS": "8", "CUDA_VISIBLE_DEVICES": "0"}
 
 
@@ -72,11 +46,11 @@ def _step_of_a_task() -> Recording:
     return environment(dgx(), **_STEP)
 
 
-_variables(145, _step_of_a_task, LOCAL_RANK="3", RANK="3", WORLD_SIZE="8")
-_variables(146, _asked(dgx, ranks=8), OMP_NUM_THREADS="224")
-_variables(147, _asked(dgx, ranks=8), OMP_PROC_BIND="close", OMP_PLACES="cores")
-_variables(148, mi300x, HSA_ENABLE_SDMA="0")
-_variables(149, mi300x, HIP_LAUNCH_BLOCKING="1")
+with_variables(145, _step_of_a_task, LOCAL_RANK="3", RANK="3", WORLD_SIZE="8")
+with_variables(146, _asked(dgx, ranks=8), OMP_NUM_THREADS="224")
+with_variables(147, _asked(dgx, ranks=8), OMP_PROC_BIND="close", OMP_PLACES="cores")
+with_variables(148, mi300x, HSA_ENABLE_SDMA="0")
+with_variables(149, mi300x, HIP_LAUNCH_BLOCKING="1")
 
 
 def _amd_gpus(host: Recording) -> list[str]:
@@ -95,7 +69,7 @@ def _partitioned(*modes: str) -> Recording:
 
 
 HOSTS[150] = (lambda: _partitioned("SPX", "SPX", "SPX", "CPX", *("SPX",) * 4), lambda: _partitioned(*("SPX",) * 8))
-_logged(151, "kfd kfd: amdgpu: skipped device 1002:74a1, PCI rejects atomics 730<0", like=mi300x)
+with_log(151, mi300x, "kfd kfd: amdgpu: skipped device 1002:74a1, PCI rejects atomics 730<0")
 
 
 def _habana(plugin: str) -> Recording:
@@ -164,7 +138,7 @@ def name_of_the_master_unknown() -> Recording:
     return over(environment(two_dgx(), MASTER_ADDR="node-head", MASTER_PORT="29500"), answers={"way-to:node-head": nobody})
 
 
-_variables(161, desktop, LC_ALL="POSIX", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0")
+with_variables(161, desktop, LC_ALL="POSIX", PYTHONCOERCECLOCALE="0", PYTHONUTF8="0")
 
 
 def _labelled() -> Recording:
@@ -208,18 +182,20 @@ def _disk_of_the_data(width: int) -> Recording:
 
 
 HOSTS[166] = (lambda: _disk_of_the_data(1), lambda: _disk_of_the_data(4))
-_logged(
+with_log(
     167,
+    dgx,
     "device-mapper: thin: 253:4: reached low water mark for data device: sending event.",
     "device-mapper: thin: 253:4: switching pool to out-of-data-space (queue IO) mode",
 )
-_logged(168, "WARNING: Pool 'tank' has encountered an uncorrectable I/O failure and has been suspended.")
-_logged(
+with_log(168, dgx, "WARNING: Pool 'tank' has encountered an uncorrectable I/O failure and has been suspended.")
+with_log(
     169,
+    dgx,
     "nvidia-nvswitch3: SXid (PCI:0000:c4:00.0): 20034, Fatal, Link 30 LTSSM Fault Up",
     "nvidia-nvswitch3: SXid (PCI:0000:c4:00.0): 20034, Severity 1 Engine instance 30 Sub-engine instance 00",
 )
-_logged(170, "NVRM: Xid (PCI:0000:1b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")
+with_log(170, dgx, "NVRM: Xid (PCI:0000:1b:00): 154, GPU recovery action changed from 0x0 (None) to 0x2 (Node Reboot Required)")
 
 
 @made(171)
@@ -280,11 +256,11 @@ def numa_hidden() -> Recording:
     return over(host, files={**gone, "/proc/cmdline": f"{line}\n"})
 
 
-_variables(177, desktop, PYTHONWARNINGS="error")
-_variables(178, desktop, PYTHONTRACEMALLOC="25")
-_variables(179, TORCH_COMPILE_DEBUG="1")
-_variables(180, _asked(gb200_tray, nodes=2), NCCL_MNNVL_ENABLE="0")
-_variables(181, slurm, CUDA_VISIBLE_DEVICES="NoDevFiles", SLURM_JOB_ID="9")
+with_variables(177, desktop, PYTHONWARNINGS="error")
+with_variables(178, desktop, PYTHONTRACEMALLOC="25")
+with_variables(179, TORCH_COMPILE_DEBUG="1")
+with_variables(180, _asked(gb200_tray, nodes=2), NCCL_MNNVL_ENABLE="0")
+with_variables(181, slurm, CUDA_VISIBLE_DEVICES="NoDevFiles", SLURM_JOB_ID="9")
 
 
 def _not_executable(place: str) -> Recording:

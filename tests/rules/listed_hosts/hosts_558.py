@@ -1,5 +1,5 @@
 """
-Builders of the hosts 558 to 591 of hosts.csv, as an operator meets them; HOSTS has those of hunted_thirteenth, too.
+Builders of the hosts 558 to 591 of hosts.csv, as an operator meets them.
 
 The sealed third was drawn before any recipe was tried, by ``random.Random("tenth list of hosts, 30 November 2026")``: first
 ``sample(range(24), 8)`` of the faults, then ``sample(range(10), 3)`` of the healthy ones, in the list's order.
@@ -9,13 +9,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hunted_eighth import _logged
-from hunted_fifth import made
-from hunted_fourth import _amd_gpus, slurm
-from hunted_ninth import rocky
-from hunted_second import desktop, dgx, mi300x, two_dgx
-from hunted_tenth import gh200
-from hunted_thirteenth import HOSTS as _HOSTS
+from hosts_141 import _amd_gpus, slurm
+from hosts_384 import rocky
+from hosts_424 import gh200
+from hosts_table import HOSTS, desktop, dgx, made, mi300x, two_dgx, with_log
 
 from machines import (
     Recording,
@@ -41,9 +38,6 @@ from platforms_contained import lxc
 from platforms_more import kvm_guest, oci_h100
 from platforms_owners import without_modules
 from platforms_troubled import logged, of_gpu
-
-HOSTS = _HOSTS
-"""Number in the list → the host, and the same without what was changed; one table with those of hunted_thirteenth."""
 
 
 def _with_bmc(place: int, **variables: str) -> Recording:
@@ -84,10 +78,10 @@ HOSTS[585] = (
     lambda: _on_apple("aarch64", arm("0x000", implementer="0x61")),
     lambda: without_gpus(torch(ordinary("docker-workstation"), "2.11.0+cpu")),
 )
-_logged(560, two_dgx, *["TCP: out of memory -- consider tuning tcp_mem"] * 40)
+with_log(560, two_dgx, *["TCP: out of memory -- consider tuning tcp_mem"] * 40)
 _SPLIT = "x86/split lock detection: #AC: {}/{} took a split_lock trap at address: 0x7f3a12c4d0e{:x}"
-_logged(561, dgx, *[_SPLIT.format("python3", 4711, number % 16) for number in range(200)])
-_logged(
+with_log(561, dgx, *[_SPLIT.format("python3", 4711, number % 16) for number in range(200)])
+with_log(
     562,
     dgx,
     *[
@@ -97,14 +91,14 @@ _logged(
     ]
     * 60,
 )
-_logged(
+with_log(
     563,
     dgx,
     "python3 invoked oom-killer: gfp_mask=0x140cca(GFP_HIGHUSER_MOVABLE|__GFP_COMP), order=0, oom_score_adj=0",
     "oom-kill:constraint=CONSTRAINT_MEMORY_POLICY,nodemask=1,cpuset=/,mems_allowed=0-1,global_oom,task_memcg=/user.slice/user-1000.slice/session-3.scope,task=python3,pid=4711,uid=1000",
     "Out of memory: Killed process 4711 (python3) total-vm:912345678kB, anon-rss:890123456kB, file-rss:0kB, shmem-rss:0kB, UID:1000 pgtables:1812345kB oom_score_adj:0",
 )
-_logged(
+with_log(
     564,
     kvm_guest,
     "traps: python3[4711] trap invalid opcode ip:7f2b1c0d4e10 sp:7ffd8a1b2c30 error:0 in libtorch_cpu.so[7f2b19000000+18a00000]",
@@ -113,7 +107,7 @@ HOSTS[565] = (
     lambda: over(two_dgx(), files={"/proc/sys/net/ipv4/tcp_retries2": "2\n"}),
     lambda: over(two_dgx(), files={"/proc/sys/net/ipv4/tcp_retries2": "15\n"}),
 )
-_logged(
+with_log(
     566,
     gh200,
     *[
@@ -122,7 +116,7 @@ _logged(
     ]
     * 20,
 )
-_logged(
+with_log(
     567,
     gh200,
     "{1}[Hardware Error]: Hardware error from APEI Generic Hardware Error Source: 0",
@@ -132,11 +126,11 @@ _logged(
     "{1}[Hardware Error]:   MIDR: 0x00000000410fd4f0",
     "{1}[Hardware Error]:   error_type: 0x02: cache error",
 )
-_logged(
+with_log(
     568, dgx, *["intel_powerclamp: Start idle injection to reduce power", "intel_powerclamp: Stop forced idle injection"] * 20
 )
-_logged(569, dgx, "EXT4-fs (nvme1n1): warning: mounting fs with errors, running e2fsck is recommended")
-_logged(
+with_log(569, dgx, "EXT4-fs (nvme1n1): warning: mounting fs with errors, running e2fsck is recommended")
+with_log(
     570,
     lambda: over(oci_h100(), intent={"nodes": 2}),
     *[
@@ -145,20 +139,20 @@ _logged(
     ]
     * 5,
 )
-_logged(
+with_log(
     571,
     two_dgx,
     "mlx5_core 0000:9a:00.0: wait_func:1137:(pid 4711): ACCESS_REG(0x805) timeout. Will cause a leak of a command resource",
     "mlx5_core 0000:9a:00.0: wait_func:1137:(pid 4711): QUERY_VPORT_COUNTER(0x770) timeout. Will cause a leak of a command resource",
 )
-_logged(
+with_log(
     572,
     two_dgx,
     "ice 0000:31:00.0 eno3: tx_timeout: VSI_num: 14, Q 31, NTC: 0x1a, HW_HEAD: 0x1b, NTU: 0x1c, INT: 0x0",
     "ice 0000:31:00.0 eno3: tx_timeout recovery level 1, txqueue 31",
     "ice 0000:31:00.0 eno3: tx_timeout recovery unsuccessful, device is in unrecoverable state.",
 )
-_logged(
+with_log(
     573,
     mi300x,
     "amdgpu 0000:9d:00.0: amdgpu: RAS records:288 exceed threshold:256",
@@ -232,7 +226,7 @@ def _talos(*gone: str) -> Recording:
 
 
 HOSTS[580] = (lambda: _talos("nvidia_uvm"), lambda: _talos())
-_logged(
+with_log(
     581,
     dgx,
     "md: kicking non-fresh nvme2n1p1 from array!",
@@ -277,7 +271,7 @@ def _alone(ranks: int) -> Recording:
 
 
 HOSTS[584] = (lambda: _alone(2), lambda: over(ordinary("docker-workstation"), intent={"ranks": 2}))
-_logged(
+with_log(
     586,
     dgx_spark,
     "mlx5_core 0000:01:00.0: mlx5_pcie_event:299:(pid 412): PCIe slot power capability was not advertised.",

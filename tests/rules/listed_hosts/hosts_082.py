@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 
-from hunted_second import desktop, dgx, mi300x, two_dgx
+from hosts_table import HOSTS, Build, desktop, dgx, made, mi300x, two_dgx, with_variables
 
 from machines import Recording, cut, environment, interpreter, ordinary, over, status, system, text, torch
 from platforms import intel_xpu, optimus_laptop
@@ -14,29 +13,10 @@ from platforms_contained import apptainer
 from platforms_more import aws_p5_efa
 from platforms_troubled import logged
 
-Build = Callable[[], Recording]
-HOSTS: dict[int, tuple[Build, Build]] = {}
-"""Number in the list → the host, and the same without what was changed."""
-
 _NVIDIA = "580.95.05"
 _SLICE = "/sys/fs/cgroup/user.slice/user-1000.slice"
 _SUPPLIES = "/sys/class/power_supply"
 _FILE = {"mode": 33188, "uid": 0, "gid": 0, "size": 1_500_000}
-
-
-def made(number: int, like: Build = dgx) -> Callable[[Build], Build]:
-    """Enter a builder under its number."""
-
-    def enter(build: Build) -> Build:
-        HOSTS[number] = (build, like)
-        return build
-
-    return enter
-
-
-def _variables(number: int, like: Build = dgx, **variables: str) -> None:
-    """Enter a host that differs by its environment only."""
-    HOSTS[number] = (lambda: environment(like(), **variables), like)
 
 
 def _files(number: int, like: Build = dgx, **files: str) -> None:
@@ -91,8 +71,8 @@ def not_in_the_group_of_the_intel_gpu() -> Recording:
     return over(_xpu_with_nodes(), answers={"access:/dev/dri/renderD128": {"read": False, "write": False}})
 
 
-_variables(86, mi300x, HSA_OVERRIDE_GFX_VERSION="10.3.0")
-_variables(87, mi300x, AMD_SERIALIZE_KERNEL="3", AMD_LOG_LEVEL="4")
+with_variables(86, mi300x, HSA_OVERRIDE_GFX_VERSION="10.3.0")
+with_variables(87, mi300x, AMD_SERIALIZE_KERNEL="3", AMD_LOG_LEVEL="4")
 
 
 def _rocm_container() -> Recording:
@@ -109,7 +89,7 @@ def nccl_below_the_pin() -> Recording:
     return over(host, files={f"{_site(host)}/nvidia_nccl_cu13-2.26.2.post1.dist-info/INSTALLER": "pip\n"})
 
 
-_variables(90, two_dgx, MASTER_ADDR="localhost", MASTER_PORT="29500")
+with_variables(90, two_dgx, MASTER_ADDR="localhost", MASTER_PORT="29500")
 HOSTS[91] = (
     lambda: over(system(two_dgx(), name="localhost.localdomain"), answers={"hostname-addresses": ["127.0.0.1"]}),
     two_dgx,
@@ -124,10 +104,10 @@ def _debian_hosts(like: Build) -> Recording:
 
 
 HOSTS[92] = (lambda: _debian_hosts(two_dgx), two_dgx)
-_variables(93, TORCH_DISTRIBUTED_DEBUG="DETAIL", NCCL_DEBUG="TRACE", NCCL_DEBUG_SUBSYS="ALL")
-_variables(94, PYTHONMALLOC="debug", MALLOC_PERTURB_="165")
-_variables(95, desktop, TRITON_INTERPRET="1")
-_variables(96, desktop, TORCHDYNAMO_DISABLE="1")
+with_variables(93, TORCH_DISTRIBUTED_DEBUG="DETAIL", NCCL_DEBUG="TRACE", NCCL_DEBUG_SUBSYS="ALL")
+with_variables(94, PYTHONMALLOC="debug", MALLOC_PERTURB_="165")
+with_variables(95, desktop, TRITON_INTERPRET="1")
+with_variables(96, desktop, TORCHDYNAMO_DISABLE="1")
 _NFS = "- nfs4 nfs01:/export/home"
 
 
@@ -317,7 +297,7 @@ def first_generation_of_wsl() -> Recording:
     return over(host, answers={"nvml": {"error": "LIBRARY_NOT_FOUND", "devices": nobody}})
 
 
-_variables(119, lambda: over(aws_p5_efa(), intent={"nodes": 2}), FI_PROVIDER="tcp")
+with_variables(119, lambda: over(aws_p5_efa(), intent={"nodes": 2}), FI_PROVIDER="tcp")
 
 
 def _laptop(online: int, battery: str, **more: str) -> Recording:

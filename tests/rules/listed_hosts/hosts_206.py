@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
-from hunted_fourth import Build, _asked, pod, slurm
-from hunted_second import desktop, dgx, mi300x, two_dgx
-from hunted_third import _limited, _mounted, _site, wsl2
+from hosts_082 import _limited, _mounted, _site, wsl2
+from hosts_141 import _asked, pod, slurm
+from hosts_table import HOSTS, desktop, dgx, made, mi300x, two_dgx, with_log, with_variables
 
 from machines import Recording, card, cut, environment, function, ordinary, over, text, torch
 from platforms import fedora_two_4090, intel_xpu
@@ -15,29 +13,8 @@ from platforms_contained import podman_rootless
 from platforms_more import aws_p5_efa, oci_h100
 from platforms_troubled import logged, mi300x_without_driver, of_gpu
 
-HOSTS: dict[int, tuple[Build, Build]] = {}
-"""Number in the list → the host, and the same without what was changed."""
-
 _FILE = {"mode": 33188, "uid": 0, "gid": 0, "size": 1_500_000}
 _OPEN = {"read": True, "write": True}
-
-
-def made(number: int, like: Build = dgx) -> Callable[[Build], Build]:
-    """Enter a builder under its number."""
-
-    def enter(build: Build) -> Build:
-        HOSTS[number] = (build, like)
-        return build
-
-    return enter
-
-
-def _variables(number: int, like: Build = dgx, **variables: str) -> None:
-    HOSTS[number] = (lambda: environment(like(), **variables), like)
-
-
-def _logged(number: int, like: Build, *lines: str) -> None:
-    HOSTS[number] = (lambda: logged(like(), *lines), like)
 
 
 def _translated(host: Recording, kind: str = "DMA-FQ") -> Recording:
@@ -84,9 +61,9 @@ HOSTS[208] = (
     lambda: environment(two_dgx(), NCCL_IB_HCA=f"{_ADAPTERS},mlxl5_7"),
     lambda: environment(two_dgx(), NCCL_IB_HCA=f"{_ADAPTERS},mlx5_7"),
 )
-_variables(209, two_dgx, CCL_NET_GDR_LEVEL="PHB")
-_variables(210, two_dgx, NCCL_IB_TIMEOUT="2")
-_variables(211, NCCL_NTHREADS="64")
+with_variables(209, two_dgx, CCL_NET_GDR_LEVEL="PHB")
+with_variables(210, two_dgx, NCCL_IB_TIMEOUT="2")
+with_variables(211, NCCL_NTHREADS="64")
 
 
 def conda() -> Recording:
@@ -142,7 +119,7 @@ def _without_devices() -> Recording:
     return over(desktop(), answers={"nvml": {**nvml, "devices": [], "p2p": []}})
 
 
-_logged(
+with_log(
     216,
     _without_devices,
     "NVRM: gpuWaitForGfwBootComplete_TU102: failed to wait for GFW_BOOT: (progress 0x3)",
@@ -151,7 +128,7 @@ _logged(
     "NVRM: GPU 0000:01:00.0: RmInitAdapter failed! (0x62:0x65:1792)",
     "NVRM: GPU 0000:01:00.0: rm_init_adapter failed, device minor number 0",
 )
-_logged(
+with_log(
     217,
     _without_devices,
     "nvidia 0000:01:00.0: loading /lib/firmware/nvidia/580.95.05/gsp_ga10x.bin failed with error -4",
@@ -164,7 +141,7 @@ _NO_MEMORY = (
     "NVRM: nvCheckOkFailedNoLog: Check failed: Out of memory [NV_ERR_NO_MEMORY] (0x00000051) "
     "returned from _memdescAllocInternal(pMemDesc) @ mem_desc.c:1359"
 )
-_logged(218, dgx_spark, *(_NO_MEMORY,) * 6)
+with_log(218, dgx_spark, *(_NO_MEMORY,) * 6)
 
 
 def _spark(mhz: int) -> Recording:
@@ -383,7 +360,7 @@ def _killed(task: str) -> tuple[str, str]:
     )
 
 
-_logged(238, wsl2, *_killed("/"))
+with_log(238, wsl2, *_killed("/"))
 
 
 @made(239, jetson_orin)

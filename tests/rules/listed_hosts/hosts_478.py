@@ -7,22 +7,18 @@ The sealed third was drawn before any recipe was tried, by ``random.Random("nint
 
 from __future__ import annotations
 
-from hunted_eighth import _added
-from hunted_eleventh import HOSTS as _HOSTS
-from hunted_fifth import _FILE, _variables, conda, made
-from hunted_ninth import _driven, rocky
-from hunted_second import desktop, two_dgx
-from hunted_seventh import _instead, _nobody
-from hunted_third import _mounted, _site, wsl2
+from hosts_082 import _mounted, _site, wsl2
+from hosts_206 import _FILE, conda
+from hosts_306 import _instead, _nobody
+from hosts_336 import _added
+from hosts_384 import _driven, rocky
+from hosts_table import HOSTS, desktop, made, two_dgx, with_variables
 
 from machines import Recording, cut, environment, interpreter, over, system, torch
 from platforms import fedora_two_4090, old_lab_box
 from platforms_contained import colab
 from platforms_more import runpod
 from platforms_troubled import logged, of_gpu
-
-HOSTS = _HOSTS
-"""Number in the list → the host, and the same without what was changed; one table with those of hunted_eleventh."""
 
 _NEEDS = {
     "filelock": "",
@@ -140,13 +136,13 @@ def _compiled(*modules: str) -> Recording:
 
 
 HOSTS[489] = (lambda: _compiled(), lambda: _compiled("_ctypes", "_lzma"))
-_variables(490, desktop, CUDA_VISIBLE_DEVICES='"0"')
-_variables(491, two_dgx, NCCL_SOCKET_IFNAME='"eno3"')
-_variables(492, two_dgx, NCCL_SOCKET_IFNAME="10.33.0.13")
-_variables(493, two_dgx, NCCL_SOCKET_IFNAME="lo")
-_variables(494, desktop, OMP_NUM_THREADS="auto")
-_variables(545, desktop, OMP_NUM_THREADS="8,2")
-_variables(544, lambda: _six(two_dgx()), NCCL_SOCKET_FAMILY="AF_INET6")
+with_variables(490, desktop, CUDA_VISIBLE_DEVICES='"0"')
+with_variables(491, two_dgx, NCCL_SOCKET_IFNAME='"eno3"')
+with_variables(492, two_dgx, NCCL_SOCKET_IFNAME="10.33.0.13")
+with_variables(493, two_dgx, NCCL_SOCKET_IFNAME="lo")
+with_variables(494, desktop, OMP_NUM_THREADS="auto")
+with_variables(545, desktop, OMP_NUM_THREADS="8,2")
+with_variables(544, lambda: _six(two_dgx()), NCCL_SOCKET_FAMILY="AF_INET6")
 
 
 def _six(host: Recording) -> Recording:
@@ -164,7 +160,7 @@ def _mkl() -> Recording:
 
 
 HOSTS[495] = (lambda: environment(_mkl(), MKL_THREADING_LAYER="INTEL"), _mkl)
-_variables(496, desktop, ACCELERATE_USE_CPU="true")
+with_variables(496, desktop, ACCELERATE_USE_CPU="true")
 
 
 @made(497, desktop)

@@ -1,12 +1,11 @@
-"""Builders of the hosts 306 to 335 of hosts.csv, by how often users meet them; HOSTS has those of hunted_sixth, too."""
+"""Builders of the hosts 306 to 335 of hosts.csv, by how often users meet them."""
 
 from __future__ import annotations
 
-from hunted_fifth import _FILE, _variables, conda, made
-from hunted_fourth import pod, slurm
-from hunted_second import desktop, dgx, two_dgx
-from hunted_sixth import HOSTS as _HOSTS
-from hunted_third import _mounted, _site, wsl2
+from hosts_082 import _mounted, _site, wsl2
+from hosts_141 import pod, slurm
+from hosts_206 import _FILE, conda
+from hosts_table import HOSTS, desktop, dgx, made, two_dgx, with_variables
 
 from machines import (
     Recording,
@@ -26,9 +25,6 @@ from platforms_arm import dgx_spark
 from platforms_more import oci_h100
 from platforms_owners import gaming_laptop, proprietary, told, without_modules
 from platforms_troubled import logged
-
-HOSTS = _HOSTS
-"""Number in the list → the host, and the same without what was changed; one table with those of hunted_sixth."""
 
 _LIB = "/usr/lib/x86_64-linux-gnu"
 _REPLACED = "580.126.09"
@@ -148,7 +144,7 @@ def _one_of_slurm(limit: int) -> Recording:
 
 
 HOSTS[316] = (lambda: _one_of_slurm(4 << 30), lambda: _one_of_slurm(256 << 30))
-_variables(317, desktop, CUDA_VISIBLE_DEVICES="")
+with_variables(317, desktop, CUDA_VISIBLE_DEVICES="")
 
 
 def _from_conda(build: str, *more: str) -> Recording:
@@ -242,11 +238,11 @@ def name_of_a_cloned_image() -> Recording:
     return over(two_dgx(), files={"/etc/hosts": hosts}, answers={"hostname-addresses": ["10.10.0.99"]})
 
 
-_variables(327, two_dgx, NCCL_SOCKET_IFNAME="eth0")
-_variables(328, two_dgx, NCCL_IB_DISABLE="1")
-_variables(329, dgx, NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1")
-_variables(330, dgx, CUDA_LAUNCH_BLOCKING="1")
-_variables(379, two_dgx, NCCL_IB_DISABLE="0", NCCL_P2P_DISABLE="0", CUDA_LAUNCH_BLOCKING="0")
+with_variables(327, two_dgx, NCCL_SOCKET_IFNAME="eth0")
+with_variables(328, two_dgx, NCCL_IB_DISABLE="1")
+with_variables(329, dgx, NCCL_P2P_DISABLE="1", NCCL_SHM_DISABLE="1")
+with_variables(330, dgx, CUDA_LAUNCH_BLOCKING="1")
+with_variables(379, two_dgx, NCCL_IB_DISABLE="0", NCCL_P2P_DISABLE="0", CUDA_LAUNCH_BLOCKING="0")
 
 
 @made(331, lambda: proprietary(two_dgx()))

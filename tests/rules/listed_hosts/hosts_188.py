@@ -1,18 +1,18 @@
-"""Builders of the hosts 188 to 205 of hosts.csv, odd but healthy; HOSTS has those of hunted_fourth, too."""
+"""Builders of the hosts 188 to 205 of hosts.csv, odd but healthy."""
 
 from __future__ import annotations
 
-from hunted_fourth import _FIRST, _STEP, HOSTS, _asked, _logged, _noexec, _settings, _sliced, _variables, made, pod, slurm
-from hunted_second import desktop, dgx, mi300x, two_dgx
-from hunted_third import _limited, wsl2
+from hosts_082 import _limited, wsl2
+from hosts_141 import _FIRST, _STEP, _asked, _noexec, _settings, _sliced, pod, slurm
+from hosts_table import HOSTS, desktop, dgx, made, mi300x, two_dgx, with_log, with_variables
 
 from machines import Recording, environment, interpreter, over, text
 from platforms import optimus_laptop
 from platforms_more import kvm_guest
 
-_variables(188, desktop, LANG="C")
+with_variables(188, desktop, LANG="C")
 _PROXY = "http://proxy.site.example:3128"
-_variables(189, two_dgx, http_proxy=_PROXY, https_proxy=_PROXY, no_proxy="localhost,127.0.0.1")
+with_variables(189, two_dgx, http_proxy=_PROXY, https_proxy=_PROXY, no_proxy="localhost,127.0.0.1")
 
 
 @made(190)
@@ -23,8 +23,9 @@ def hardened() -> Recording:
     return over(dgx(), files={**files, "/proc/self/mountinfo": mounts})
 
 
-_logged(
+with_log(
     191,
+    dgx,
     "workqueue: blk_mq_timeout_work hogged CPU for >10000us 4 times, consider switching to WQ_UNBOUND",
     "NVRM: Persistence mode is deprecated and will be removed in a future release. Please use nvidia-persistenced instead.",
     "mlx5_core 0000:40:00.0: Port module event: module 0, Cable plugged",
@@ -51,7 +52,7 @@ def other_places_for_compiled_code() -> Recording:
     return over(host, dirs={path: [] for path in paths}, spaces=space, answers=open_)
 
 
-_variables(
+with_variables(
     195,
     CUDA_MODULE_LOADING="LAZY",
     CUDA_CACHE_MAXSIZE="4294967296",

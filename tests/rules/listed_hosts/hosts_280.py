@@ -1,13 +1,12 @@
-"""Builders of the hosts 280 to 305 of hosts.csv, from public threads; HOSTS has those of hunted_fifth, too."""
+"""Builders of the hosts 280 to 305 of hosts.csv, from public threads."""
 
 from __future__ import annotations
 
-from hunted_fifth import _FILE, _OPEN, _library_first, _logged, _variables, conda, made
-from hunted_fifth import HOSTS as _HOSTS
-from hunted_fourth import _REFUSED, pod, slurm
-from hunted_pasted import _REPORT
-from hunted_second import desktop, dgx, mi300x, two_dgx
-from hunted_third import _site, wsl2
+from hosts_082 import _site, wsl2
+from hosts_141 import _REFUSED, pod, slurm
+from hosts_206 import _FILE, _OPEN, _library_first, conda
+from hosts_pasted import _REPORT
+from hosts_table import HOSTS, desktop, dgx, made, mi300x, two_dgx, with_log, with_variables
 
 from machines import Recording, cut, environment, over, system, text
 from platforms_arm import jetson_orin
@@ -15,13 +14,10 @@ from platforms_more import ryzen_laptop
 from platforms_owners import without_modules
 from platforms_troubled import logged
 
-HOSTS = _HOSTS
-"""Number in the list → the host, and the same without what was changed; one table with those of hunted_fifth."""
-
-_variables(280, wsl2, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
-_variables(300, wsl2, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False,max_split_size_mb:512")
-_variables(281, mi300x, HSA_OVERRIDE_GFX_VERSION="")
-_variables(301, ryzen_laptop, HSA_OVERRIDE_GFX_VERSION="11.0.0")
+with_variables(280, wsl2, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:True")
+with_variables(300, wsl2, PYTORCH_CUDA_ALLOC_CONF="expandable_segments:False,max_split_size_mb:512")
+with_variables(281, mi300x, HSA_OVERRIDE_GFX_VERSION="")
+with_variables(301, ryzen_laptop, HSA_OVERRIDE_GFX_VERSION="11.0.0")
 _ROCM_6_0 = {"libamdhip64.so.6": "6.0.60000", "libhsa-runtime64.so.1": "1.12.60000", "librocblas.so.4": "4.0.60000"}
 HOSTS[282] = (lambda: _library_first(mi300x(), "/opt/rocm/lib", _ROCM_6_0), mi300x)
 
@@ -63,7 +59,7 @@ _RESETTING = (
     "NVRM: nvAssertOkFailedNoLog: Assertion failed: GPU currently going through fullchip reset "
     "[NV_ERR_GPU_IN_FULLCHIP_RESET] (0x00000017) returned from rpcSendMessage(pGpu, pRpc) @ rpc.c:11023"
 )
-_logged(286, dgx, *(_RESETTING,) * 6)
+with_log(286, dgx, *(_RESETTING,) * 6)
 _NVMAP = """NvMapMemAllocInternalTagged: 1075072515 error 12
 NvMapMemHandleAlloc: error 0
 Traceback (most recent call last):
@@ -72,8 +68,8 @@ Traceback (most recent call last):
 RuntimeError: NVML_SUCCESS == r INTERNAL ASSERT FAILED at "/opt/pytorch/c10/cuda/CUDACachingAllocator.cpp":995
 """
 HOSTS[287] = (lambda: {"paste": _NVMAP}, lambda: {"paste": _REPORT})
-_logged(288, wsl2, *("misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -12",) * 8)
-_variables(289, two_dgx, VLLM_HOST_IP="10.33.0.99")
+with_log(288, wsl2, *("misc dxg: dxgk: dxgkio_make_resident: Ioctl failed: -12",) * 8)
+with_variables(289, two_dgx, VLLM_HOST_IP="10.33.0.99")
 
 
 @made(290, conda)
@@ -152,7 +148,7 @@ def _eight() -> Recording:
     return over(dgx(), files=packages, intent={"ranks": 8})
 
 
-_variables(298, _eight, KMP_AFFINITY="granularity=fine,compact,1,0")
+with_variables(298, _eight, KMP_AFFINITY="granularity=fine,compact,1,0")
 _NEWER = {
     **dict.fromkeys((f"/boot/vmlinuz-6.14.0-{number}-generic" for number in (33, 37)), ""),
     "/lib/modules/6.14.0-37-generic/modules.dep": "kernel/fs/xfs/xfs.ko.zst:\n",
@@ -172,6 +168,6 @@ def without_ipv6() -> Recording:
     return over(two_dgx(), files={"/proc/cmdline": f"{line} ipv6.disable=1\n"})
 
 
-_variables(
+with_variables(
     305, two_dgx, VLLM_HOST_IP="10.33.0.13", TORCHINDUCTOR_COMPILE_THREADS="1", TORCHINDUCTOR_CACHE_DIR="/tmp/torchinductor_ops"
 )

@@ -1,5 +1,5 @@
 """
-Builders of the hosts 592 to 661 of hosts.csv, of kinds that the catalogue lacked; HOSTS has those of hunted_fourteenth, too.
+Builders of the hosts 592 to 661 of hosts.csv, of kinds that the catalogue lacked.
 
 Each is a recorded host and what its list changes of it: files, or readings of a GPU. The sealed third is that of which the SHA-256 of the words
 divides by three.
@@ -9,17 +9,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from hunted_fourteenth import HOSTS as _HOSTS
-from hunted_ninth import rocky
-from hunted_second import desktop, dgx, mi300x, two_dgx
+from hosts_384 import rocky
+from hosts_table import HOSTS, desktop, dgx, mi300x, two_dgx
 
 from machines import Recording, ordinary, over, system, text
 from platforms import intel_snc4, old_lab_box, optimus_laptop
 from platforms_more import kvm_guest
 from platforms_troubled import of_gpu
 
-HOSTS = _HOSTS
-"""Number in the list → the host, and the same without what was changed; one table with those of hunted_fourteenth."""
 _NET = "/sys/class/net"
 _RAILS = ("ens0np0", "ens1np0")
 _SESSION = "/sys/fs/cgroup/user.slice/user-1000.slice/session-3.scope"

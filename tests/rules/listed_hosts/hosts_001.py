@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
-from hunted_second import desktop, dgx, mi300x, two_dgx
+from hosts_table import HOSTS, desktop, dgx, made, mi300x, two_dgx, with_variables
 
 from machines import Recording, cut, environment, interpreter, ordinary, over, rdma, status, system, text, torch
 from machines_libraries import with_libraries
@@ -13,24 +12,10 @@ from platforms_arm import altra_a100, gb200_tray, jetson_orin
 from platforms_more import aws_p5_efa, oci_h100
 from platforms_troubled import logged, of_gpu
 
-Build = Callable[[], Recording]
-HOSTS: dict[int, tuple[Build, Build]] = {}
-"""Number in the list → the host, and the same without what was changed."""
-
 _LIBRARY = {"mode": 33188, "uid": 0, "gid": 0, "size": 95928112}
 _DEBIAN, _DRIVER = "/usr/lib/x86_64-linux-gnu", "580.95.05"
 _SECURE_BOOT = {"/sys/firmware/efi/efivars/SecureBoot-8be4df61-93ca-11d2-aa0d-00e098032b8c": "\x06\x00\x00\x00\x01"}
 _KERNEL_OF_DESKTOP = "/lib/modules/6.14.0-33-generic"
-
-
-def made(number: int, like: Build = dgx) -> Callable[[Build], Build]:
-    """Enter a builder under its number."""
-
-    def enter(build: Build) -> Build:
-        HOSTS[number] = (build, like)
-        return build
-
-    return enter
 
 
 def _pod() -> Recording:
@@ -239,13 +224,8 @@ def module_refused_by_secure_boot() -> Recording:
     return logged(host, "Loading of module with unavailable key is rejected", refused)
 
 
-def _variables(number: int, like: Build = dgx, **variables: str) -> None:
-    """Enter a host that differs by its environment only."""
-    HOSTS[number] = (lambda: environment(like(), **variables), like)
-
-
-_variables(22, TMPDIR="/scratch/slurm/job_123")
-_variables(23, CUDA_VISIBLE_DEVICES="GPU-deadbeef-0000-4000-8000-000000000003")
+with_variables(22, TMPDIR="/scratch/slurm/job_123")
+with_variables(23, CUDA_VISIBLE_DEVICES="GPU-deadbeef-0000-4000-8000-000000000003")
 HOSTS[24] = (lambda: torch(altra_a100(), "2.6.0+cpu"), altra_a100)
 
 
@@ -264,7 +244,7 @@ HOSTS[26] = (
 )
 HOSTS[27] = (lambda: system(gb200_tray(), kernel="6.8.0-1021-nvidia-64k"), gb200_tray)
 HOSTS[28] = (lambda: _each_gpu(pcie_gen=1, clock_event_reasons=1), dgx)
-_variables(29, two_dgx, NCCL_SOCKET_IFNAME="^docker,lo,veth", NCCL_IB_HCA="^mlx5_bond")
+with_variables(29, two_dgx, NCCL_SOCKET_IFNAME="^docker,lo,veth", NCCL_IB_HCA="^mlx5_bond")
 
 
 @made(30, _pod)

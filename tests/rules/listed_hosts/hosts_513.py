@@ -1,17 +1,15 @@
-"""Builders of the hosts 513 to 555 of hosts.csv: logs, other makers' GPUs, networks, limits; HOSTS has those of hunted_twelfth, too."""
+"""Builders of the hosts 513 to 555 of hosts.csv: logs, other makers' GPUs, networks, limits."""
 
 from __future__ import annotations
 
-from hunted_eighth import _logged
-from hunted_fifth import _FILE, _variables, azure, made
-from hunted_fourth import slurm
-from hunted_ninth import radeon
-from hunted_second import desktop, dgx, mi300x, two_dgx
-from hunted_seventh import _nobody
-from hunted_tenth import gh200
-from hunted_third import _mounted, _site
-from hunted_twelfth import HOSTS as _HOSTS
-from hunted_twelfth import _toolkit
+from hosts_082 import _mounted, _site
+from hosts_141 import slurm
+from hosts_206 import _FILE, azure
+from hosts_306 import _nobody
+from hosts_384 import radeon
+from hosts_424 import gh200
+from hosts_478 import _toolkit
+from hosts_table import HOSTS, desktop, dgx, made, mi300x, two_dgx, with_log, with_variables
 
 from machines import Recording, environment, function, over, torch
 from platforms import aws_p5, intel_xpu
@@ -20,9 +18,6 @@ from platforms_contained import podman_rootless
 from platforms_more import oci_h100
 from platforms_owners import gaming_laptop, proprietary
 from platforms_troubled import logged
-
-HOSTS = _HOSTS
-"""Number in the list → the host, and the same without what was changed; one table with those of hunted_twelfth."""
 
 HOSTS[513] = (
     lambda: logged(
@@ -34,7 +29,7 @@ HOSTS[513] = (
     ),
     desktop,
 )
-_logged(
+with_log(
     514,
     desktop,
     "traps: Missing ENDBR: _portMemAllocatorAllocNonPagedWrapper+0x0/0x10 [nvidia]",
@@ -43,9 +38,9 @@ _logged(
     "invalid opcode: 0000 [#1] PREEMPT SMP NOPTI",
     "CPU: 1 PID: 658 Comm: (udev-worker) Tainted: G           OE      6.14.0-33-generic",
 )
-_logged(515, dgx, "NVRM: Xid (PCI:0000:b7:00): 62, pid='<unknown>', name=<unknown>, 32a3(1ce0) 00000000 00000000")
-_logged(516, dgx, "NVRM: Xid (PCI:0000:d1:00): 95, pid=4711, name=python3, Uncontained: FBHUB. RST: Yes, D-RST: No")
-_logged(552, dgx, "NVRM: Xid (PCI:0000:18:00): 45, pid=4711, name=python3, Ch 00000008")
+with_log(515, dgx, "NVRM: Xid (PCI:0000:b7:00): 62, pid='<unknown>', name=<unknown>, 32a3(1ce0) 00000000 00000000")
+with_log(516, dgx, "NVRM: Xid (PCI:0000:d1:00): 95, pid=4711, name=python3, Uncontained: FBHUB. RST: Yes, D-RST: No")
+with_log(552, dgx, "NVRM: Xid (PCI:0000:18:00): 45, pid=4711, name=python3, Ch 00000008")
 _TOPOLOGY = "/opt/microsoft/ndv5-topo.xml"
 
 
@@ -80,7 +75,7 @@ def _with_ryzen(**variables: str) -> Recording:
 
 HOSTS[519] = (lambda: _with_ryzen(), lambda: _with_ryzen(HIP_VISIBLE_DEVICES="0"))
 HOSTS[548] = (lambda: _with_ryzen(HIP_VISIBLE_DEVICES="0"), radeon)
-_logged(
+with_log(
     520,
     radeon,
     "amdgpu 0000:03:00.0: amdgpu: MES failed to respond to msg=REMOVE_QUEUE",
@@ -89,7 +84,7 @@ _logged(
     "amdgpu 0000:03:00.0: amdgpu: Failed to evict queue 1",
     "amdgpu: Failed to evict process queues",
 )
-_logged(
+with_log(
     521,
     radeon,
     "amdgpu 0000:03:00.0: amdgpu: [gfxhub] page fault (src_id:0 ring:24 vmid:8 pasid:32778)",
@@ -107,16 +102,16 @@ def _two_tritons(*also: str) -> Recording:
 
 
 HOSTS[522] = (lambda: _two_tritons("triton-3.6.0"), lambda: _two_tritons())
-_logged(523, radeon, *["amdgpu: SVM mapping failed, exceeds resident system memory limit"] * 40)
+with_log(523, radeon, *["amdgpu: SVM mapping failed, exceeds resident system memory limit"] * 40)
 _STOPPED = (
     "xe 0000:03:00.0: [drm] Tile0: GT0: Engine reset: engine_class={0}, logical_mask: 0x1, guc_id=2, state=0x3",
     "xe 0000:03:00.0: [drm] Tile0: GT0: Timedout job: seqno=4294967169, lrc_seqno=4294967169, guc_id=2, flags=0x0 in {1}",
 )
-_logged(524, intel_xpu, *[line.format("ccs", "python3 [4711]") for line in _STOPPED] * 6)
-_logged(550, intel_xpu, *[line.format("rcs", "firefox [2211]") for line in _STOPPED])
-_variables(525, intel_xpu, ZE_AFFINITY_MASK="2")
-_variables(526, intel_xpu, ONEAPI_DEVICE_SELECTOR="opencl:cpu")
-_variables(549, intel_xpu, ZE_AFFINITY_MASK="0", ONEAPI_DEVICE_SELECTOR="level_zero:gpu")
+with_log(524, intel_xpu, *[line.format("ccs", "python3 [4711]") for line in _STOPPED] * 6)
+with_log(550, intel_xpu, *[line.format("rcs", "firefox [2211]") for line in _STOPPED])
+with_variables(525, intel_xpu, ZE_AFFINITY_MASK="2")
+with_variables(526, intel_xpu, ONEAPI_DEVICE_SELECTOR="opencl:cpu")
+with_variables(549, intel_xpu, ZE_AFFINITY_MASK="0", ONEAPI_DEVICE_SELECTOR="level_zero:gpu")
 
 
 @made(527, jetson_orin)
@@ -152,7 +147,7 @@ def _cabled(mbit: int) -> Recording:
 
 
 HOSTS[529] = (lambda: _cabled(100), lambda: _cabled(10_000))
-_logged(
+with_log(
     530,
     desktop,
     "igc 0000:05:00.0 enp6s0: PCIe link lost, device now detached",
@@ -184,7 +179,7 @@ def _bonded(second: str) -> Recording:
 
 
 HOSTS[531] = (lambda: _bonded("down"), lambda: _bonded("up"))
-_logged(532, dgx, "mlx5_core 0000:9a:00.0: Port module event[error]: module 0, Cable error, High Temperature")
+with_log(532, dgx, "mlx5_core 0000:9a:00.0: Port module event[error]: module 0, Cable error, High Temperature")
 
 
 def _tables(host: Recording, value: str) -> Recording:
@@ -221,7 +216,7 @@ def _removes(value: str) -> Recording:
 
 
 HOSTS[536] = (lambda: _removes("yes"), lambda: _removes("no"))
-_logged(
+with_log(
     537,
     dgx,
     *[
@@ -230,7 +225,7 @@ _logged(
     ]
     * 150,
 )
-_logged(
+with_log(
     542,
     gaming_laptop,
     *["PM: suspend entry (s2idle)", "Freezing user space processes", "PM: suspend exit"] * 3,

@@ -1,25 +1,20 @@
-"""Builders of the hosts 456 to 477 of hosts.csv, which are odd and healthy; HOSTS has those of hunted_tenth, too."""
+"""Builders of the hosts 456 to 477 of hosts.csv, which are odd and healthy."""
 
 from __future__ import annotations
 
-from hunted_eighth import _logged
-from hunted_fifth import _FILE, conda, made
-from hunted_fourth import slurm
-from hunted_ninth import _driven, rocky
-from hunted_second import desktop, dgx, mi300x, two_dgx
-from hunted_seventh import _instead
-from hunted_tenth import _DENIED, _WR, _capped, _own_master, _slice, _thor, aws_g5, gh200
-from hunted_tenth import HOSTS as _HOSTS
-from hunted_third import wsl2
+from hosts_082 import wsl2
+from hosts_141 import slurm
+from hosts_206 import _FILE, conda
+from hosts_306 import _instead
+from hosts_384 import _driven, rocky
+from hosts_424 import _DENIED, _WR, _capped, _own_master, _slice, _thor, aws_g5, gh200
+from hosts_table import HOSTS, desktop, dgx, made, mi300x, two_dgx, with_log
 
 from machines import Recording, environment, over, system, text, torch
 from platforms import gaudi, intel_xpu
 from platforms_contained import podman_rootless
 from platforms_more import jetson_thor, kvm_guest
 from platforms_owners import mig_server
-
-HOSTS = _HOSTS
-"""Number in the list → the host, and the same without what was changed; one table with those of hunted_tenth."""
 
 HOSTS[458] = (
     lambda: _instead(torch(_driven(_slice(True), "570.172.08", "12.8"), "2.9.1+cu128", cuda="12.8"), "triton", "3.5.1"),
@@ -28,7 +23,7 @@ HOSTS[458] = (
 HOSTS[467] = (lambda: _thor("3.6.0"), jetson_thor)
 HOSTS[473] = (lambda: _capped(desktop(), 125, 125), desktop)
 HOSTS[477] = (lambda: _own_master(0, 0), slurm)
-_logged(
+with_log(
     474,
     desktop,
     _DENIED.format("snap.firefox.firefox", "/dev/nvidiactl", "firefox") + _WR,
@@ -87,7 +82,7 @@ def ipv6_alone() -> Recording:
 
 
 HOSTS[462] = (lambda: podman_rootless(), podman_rootless)
-_logged(
+with_log(
     463,
     desktop,
     "usb 1-4: USB disconnect, device number 7",
@@ -141,7 +136,7 @@ def one_instance_of_many() -> Recording:
 
 
 HOSTS[469] = (lambda: over(wsl2(), files={"/proc/swaps": "Filename\t\t\t\tType\t\tSize\t\tUsed\t\tPriority\n"}), wsl2)
-_logged(
+with_log(
     470,
     mi300x,
     "[drm] amdgpu kernel modesetting enabled.",
@@ -153,7 +148,7 @@ _logged(
     "kfd kfd: amdgpu: added device 1002:74a1",
     "amdgpu 0000:0c:00.0: amdgpu: ring sdma0 uses VM inv eng 8 on hub 8",
 )
-_logged(
+with_log(
     471,
     intel_xpu,
     "xe 0000:03:00.0: [drm] Found battlemage (device ID e20b) discrete display version 14.01 stepping B0",
@@ -162,7 +157,7 @@ _logged(
     "xe 0000:03:00.0: [drm] Tile0: GT1: ccs1 fused off",
     "xe 0000:03:00.0: [drm] VISIBLE VRAM: 0x0000004000000000, 0x0000000300000000",
 )
-_logged(
+with_log(
     472,
     gaudi,
     "habanalabs 0000:50:00.0: Loading secured firmware to device, may take some time...",
@@ -171,7 +166,7 @@ _logged(
     "habanalabs 0000:50:00.0: hwmon1: add sensors information",
     "habanalabs 0000:50:00.0: Successfully added device 0000:50:00.0 to habanalabs driver",
 )
-_logged(
+with_log(
     475,
     dgx,
     "EXT4-fs (nvme0n1p2): re-mounted 1f0b5c9e-6a0d-4a2e-9c54-3b1f6f7b2a11 r/w. Quota mode: none.",

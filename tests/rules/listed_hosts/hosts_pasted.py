@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from hunted_fourth import Build
-
-HOSTS: dict[int, tuple[Build, Build]] = {}
-"""Number in the list → the text, and the same without what was changed."""
+from hosts_table import HOSTS
 
 _TRACE = """>>> import flash_attn
 Traceback (most recent call last):

@@ -1,12 +1,11 @@
-"""Builders of the hosts 242 to 277 of hosts.csv; HOSTS has those of hunted_fifth and hunted_pasted, too."""
+"""Builders of the hosts 242 to 277 of hosts.csv."""
 
 from __future__ import annotations
 
-import hunted_pasted
-from hunted_fifth import _FILE, _OPEN, HOSTS, _killed, _library_first, _logged, _variables, conda, made
-from hunted_fourth import _asked, pod, slurm
-from hunted_second import desktop, dgx, two_dgx
-from hunted_third import _limited, _site, wsl2
+from hosts_082 import _limited, _site, wsl2
+from hosts_141 import _asked, pod, slurm
+from hosts_206 import _FILE, _OPEN, _killed, _library_first, conda
+from hosts_table import HOSTS, desktop, dgx, made, two_dgx, with_log, with_variables
 
 from machines import Recording, cut, environment, function, interpreter, ordinary, over, system, text
 from platforms import intel_xpu
@@ -15,7 +14,6 @@ from platforms_contained import lxc
 from platforms_more import aws_p5_efa, gcp_a3_mega
 from platforms_troubled import logged, of_gpu
 
-HOSTS |= hunted_pasted.HOSTS
 _ROS = ("/opt/ros/humble/lib/python3.10/site-packages", "/opt/ros/humble/local/lib/python3.10/dist-packages")
 
 
@@ -91,8 +89,8 @@ _AER = (
     "pcieport 0000:00:01.0:   device [8086:6f08] error status/mask=00001000/00002000",
     "pcieport 0000:00:01.0:    [12] Timeout               ",
 )
-_logged(248, desktop, *_AER * 40)
-_logged(276, desktop, *_AER)
+with_log(248, desktop, *_AER * 40)
+with_log(276, desktop, *_AER)
 
 
 @made(249)
@@ -184,7 +182,7 @@ def _huge_pages(free: int) -> Recording:
 
 
 HOSTS[259] = (lambda: _huge_pages(0), lambda: _huge_pages(5000))
-_logged(260, desktop, *_killed("/user.slice/user-1000.slice/session-3.scope"))
+with_log(260, desktop, *_killed("/user.slice/user-1000.slice/session-3.scope"))
 
 
 def _peer(registered: bool) -> Recording:
@@ -198,8 +196,8 @@ def _peer(registered: bool) -> Recording:
 HOSTS[261] = (lambda: _peer(False), lambda: _peer(True))
 _OLD = {"libcublas.so.11": "11.11.3.6", "libcudart.so.11.0": "11.8.89", "libcudnn.so.8": "8.9.7"}
 HOSTS[262] = (lambda: _library_first(slurm(), "/usr/local/cuda-11.8/lib64", _OLD), slurm)
-_variables(263, wsl2, LD_LIBRARY_PATH="/usr/lib/wsl/lib")
-_variables(
+with_variables(263, wsl2, LD_LIBRARY_PATH="/usr/lib/wsl/lib")
+with_variables(
     266,
     lambda: over(gcp_a3_mega(), intent={"nodes": 2}),
     NCCL_ALGO="Ring,Tree",
@@ -229,7 +227,7 @@ HOSTS[271] = (
     ),
     conda,
 )
-_logged(
+with_log(
     272,
     dgx,
     "nvidia-nvlink: Nvlink Core is being initialized, major device number 511",

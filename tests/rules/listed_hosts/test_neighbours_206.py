@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hunted_fifth import _clocked, _level_zero, _pod_of_two, _roce, conda
-from hunted_fourth import Build, two_dgx
-from hunted_reported import _blocked, _flash, _instance, _served, _used, _way
-from hunted_second import desktop, dgx, mi300x
-from hunted_third import _library, _mounted, _site
-from test_healthy_variants import _graphics
-from test_hunted import _seen
+from hosts_082 import _library, _mounted, _site
+from hosts_206 import _clocked, _level_zero, _pod_of_two, _roce, conda
+from hosts_242 import _blocked, _flash, _instance, _served, _used, _way
+from hosts_table import Build, desktop, dgx, mi300x, two_dgx
+from test_listed_hosts import _seen
+from test_neighbours_141 import _graphics
 
 from conftest import judge_one
 from machines import Recording, environment, over, text, torch

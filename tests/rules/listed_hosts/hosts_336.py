@@ -1,14 +1,13 @@
-"""Builders of the hosts 336 to 383 of hosts.csv, by how often users meet them; HOSTS has those of hunted_seventh, too."""
+"""Builders of the hosts 336 to 383 of hosts.csv, by how often users meet them."""
 
 from __future__ import annotations
 
-from hunted_fifth import _FILE, _variables, _without_devices, conda, made
-from hunted_fourth import Build, pod, slurm
-from hunted_second import desktop, dgx, mi300x, two_dgx
-from hunted_seventh import HOSTS as _HOSTS
-from hunted_seventh import _instead
-from hunted_sixth import _GONE
-from hunted_third import _site
+from hosts_082 import _site
+from hosts_141 import pod, slurm
+from hosts_206 import _FILE, _without_devices, conda
+from hosts_280 import _GONE
+from hosts_306 import _instead
+from hosts_table import HOSTS, desktop, dgx, made, mi300x, two_dgx, with_log, with_variables
 
 from machines import (
     Recording,
@@ -31,19 +30,12 @@ from platforms_more import aws_p5_efa, kvm_guest, ryzen_laptop
 from platforms_owners import l40s_server, regions, told, without_modules
 from platforms_troubled import logged, of_gpu
 
-HOSTS = _HOSTS
-"""Number in the list → the host, and the same without what was changed; one table with those of hunted_seventh."""
-
 HOSTS[336] = (lambda: of_gpu(dgx(), 4, ecc_uncorrected_volatile=3), dgx)
 HOSTS[337] = (lambda: of_gpu(dgx(), 1, rows_remap_failed=True), dgx)
 
 
-def _logged(number: int, like: Build, *lines: str) -> None:
-    HOSTS[number] = (lambda: logged(like(), *lines), like)
-
-
-_logged(338, dgx, "NVRM: Xid (PCI:0000:d1:00): 94, pid=4711, name=python3, Contained: FBHUB (0x0,0x0). RST: No, D-RST: No")
-_logged(
+with_log(338, dgx, "NVRM: Xid (PCI:0000:d1:00): 94, pid=4711, name=python3, Contained: FBHUB (0x0,0x0). RST: No, D-RST: No")
+with_log(
     339,
     gb200_tray,
     "NVRM: Xid (PCI:0018:06:00): 149, NETIR_LINK_EVT  Fatal   XC0 i0 Link 05 (0x004505c6 0x00000000 0x00000000 0x00000000 0x00000000 0x00000000)",
@@ -75,9 +67,9 @@ _CE = (
     "EDAC MC3: 1 CE memory read error on CPU_SrcID#0_MC#3_Chan#0_DIMM#0 "
     "(channel:0 slot:0 page:0x1c2f3d1 offset:0x840 grain:32 syndrome:0x0 -  err_code:0x0101:0x0090)",
 )
-_logged(342, dgx, *_CE * 200)
-_logged(381, dgx, *_CE)
-_logged(
+with_log(342, dgx, *_CE * 200)
+with_log(381, dgx, *_CE)
+with_log(
     343,
     dgx,
     "nvme nvme2: I/O tag 12 (100c) opcode 0x2 (I/O Cmd) QID 5 timeout, aborting req_op:READ(0) size:131072",
@@ -260,8 +252,8 @@ def _bridged(address: str, node: int) -> Recording:
 
 
 HOSTS[360] = (lambda: _bridged("172.17.0.2", 16), lambda: _bridged("10.33.0.21", 22))
-_variables(361, fedora_two_4090, CUDA_VISIBLE_DEVICES="2,3")
-_variables(382, fedora_two_4090, CUDA_VISIBLE_DEVICES="1,0")
+with_variables(361, fedora_two_4090, CUDA_VISIBLE_DEVICES="2,3")
+with_variables(382, fedora_two_4090, CUDA_VISIBLE_DEVICES="1,0")
 _PORT, _GPU = "pci0000:01/0000:00:01.0", "pci0000:01/0000:00:01.0/0000:01:00.0"
 
 
@@ -296,7 +288,7 @@ def _4060_ti() -> Recording:
 
 
 HOSTS[378] = (_4060_ti, desktop)
-_logged(
+with_log(
     364,
     _without_devices,
     "NVRM: This PCI I/O region assigned to your NVIDIA device is invalid:",
@@ -325,7 +317,7 @@ def processor_of_a_default_guest() -> Recording:
     return cpus(kvm_guest(), packages=[f"{n}" for n in range(16)], info=[model])
 
 
-_logged(
+with_log(
     367,
     slurm,
     "nfs: server nfs01 not responding, still trying",
@@ -384,9 +376,9 @@ def _ranks() -> Recording:
     return over(dgx(), intent={"ranks": 8, "workers": 8})
 
 
-_variables(371, _ranks, OMP_NUM_THREADS="1")
+with_variables(371, _ranks, OMP_NUM_THREADS="1")
 _NVIDIA = "/usr/local/nvidia/lib:/usr/local/nvidia/lib64"
-_variables(372, conda, NVIDIA_VISIBLE_DEVICES="all", NVIDIA_DISABLE_REQUIRE="1", LD_LIBRARY_PATH=_NVIDIA)
+with_variables(372, conda, NVIDIA_VISIBLE_DEVICES="all", NVIDIA_DISABLE_REQUIRE="1", LD_LIBRARY_PATH=_NVIDIA)
 
 
 def _by_number(groups: list[int]) -> Recording:
@@ -395,4 +387,4 @@ def _by_number(groups: list[int]) -> Recording:
 
 
 HOSTS[377] = (lambda: _by_number([109, 1000]), mi300x)
-_variables(380, lambda: over(pod(), intent={"nodes": 2}), NCCL_SOCKET_IFNAME="eth")
+with_variables(380, lambda: over(pod(), intent={"nodes": 2}), NCCL_SOCKET_IFNAME="eth")

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hunted_eighth import _added
-from hunted_fourteenth import HOSTS
-from hunted_fourth import _amd_gpus
-from hunted_second import _WHOLE, _array, desktop, dgx, two_dgx
-from hunted_tenth import gh200, rhel_login
-from hunted_third import _mounted
-from hunted_twelfth import _torch_2_3
-from test_hunted import _seen
+from hosts_041 import _WHOLE, _array
+from hosts_082 import _mounted
+from hosts_141 import _amd_gpus
+from hosts_336 import _added
+from hosts_424 import gh200, rhel_login
+from hosts_478 import _torch_2_3
+from hosts_table import HOSTS, desktop, dgx, two_dgx
+from test_listed_hosts import _seen
 
 from conftest import judge_one
 from machines import Recording, cut, environment, over, status, torch

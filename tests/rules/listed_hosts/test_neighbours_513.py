@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import pytest
-from hunted_eighth import _added
-from hunted_ninth import radeon
-from hunted_second import desktop, mi300x, two_dgx
-from hunted_seventh import _ptxas
-from hunted_tenth import rhel_login
-from hunted_third import wsl2
-from hunted_thirteenth import HOSTS
-from hunted_twelfth import _reached, _torch_2_3
-from test_hunted import _seen
+from hosts_082 import wsl2
+from hosts_306 import _ptxas
+from hosts_336 import _added
+from hosts_384 import radeon
+from hosts_424 import rhel_login
+from hosts_478 import _reached, _torch_2_3
+from hosts_table import HOSTS, desktop, mi300x, two_dgx
+from test_listed_hosts import _seen
 
 from conftest import judge_one
 from machines import Recording, environment, interpreter, over, torch

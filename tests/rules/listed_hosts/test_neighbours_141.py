@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import pytest
-from hunted_eighth import _bridged, _quantised
-from hunted_eleventh import HOSTS
-from hunted_fourth import Build, _data_on_nfs, _partitioned, _step_of_a_task, slurm
-from hunted_second import desktop, dgx, mi300x
-from hunted_seventh import _instead
-from hunted_third import wsl2
-from test_hunted import _seen
+from hosts_082 import wsl2
+from hosts_141 import _data_on_nfs, _partitioned, _step_of_a_task, slurm
+from hosts_306 import _instead
+from hosts_336 import _bridged, _quantised
+from hosts_table import HOSTS, Build, desktop, dgx, mi300x
+from test_listed_hosts import _seen
 
 from conftest import judge_one
 from machines import Recording, cut, environment, function, over, text, torch, without_gpus

@@ -1,20 +1,16 @@
-"""Builders of the hosts 384 to 423 of hosts.csv, by how often users meet them and by areas; HOSTS has those of hunted_eighth, too."""
+"""Builders of the hosts 384 to 423 of hosts.csv, by how often users meet them and by areas."""
 
 from __future__ import annotations
 
-from hunted_eighth import HOSTS as _HOSTS
-from hunted_eighth import _amd_desktop, _logged
-from hunted_fifth import _FILE, _library_first, _variables, conda, made
-from hunted_fourth import pod, slurm
-from hunted_second import desktop, dgx, two_dgx
-from hunted_seventh import _instead, _nobody, rtx_5090
-from hunted_third import _mounted, _site, wsl2
+from hosts_082 import _mounted, _site, wsl2
+from hosts_141 import pod, slurm
+from hosts_206 import _FILE, _library_first, conda
+from hosts_306 import _instead, _nobody, rtx_5090
+from hosts_336 import _amd_desktop
+from hosts_table import HOSTS, desktop, dgx, made, two_dgx, with_log, with_variables
 
 from machines import Recording, cut, interpreter, ordinary, over, text, with_driver
 from platforms_troubled import logged
-
-HOSTS = _HOSTS
-"""Number in the list → the host, and the same without what was changed; one table with those of hunted_eighth."""
 
 
 def gcp_a2() -> Recording:
@@ -98,19 +94,19 @@ def one_fell_off_the_bus() -> Recording:
     )
 
 
-_logged(
+with_log(
     392,
     dgx,
     "NVRM: Xid (PCI:0000:52:00): 48, pid=8123, name=python3, An uncorrectable double bit error (DBE) has been detected on GPU in the framebuffer "
     "at physical address 0x1f2c3400",
     "NVRM: Xid (PCI:0000:52:00): 63, pid=8123, name=python3, Row Remapper: New row (0x000000001f2c3400) marked for remapping, reset gpu to activate.",
 )
-_logged(
+with_log(
     393,
     dgx,
     "NVRM: Xid (PCI:0000:61:00): 74, pid=8123, name=python3, NVLink: fatal error detected on link 9(0x10000, 0x0, 0x0, 0x0, 0x0, 0x0, 0x0)",
 )
-_logged(
+with_log(
     394,
     dgx,
     *[
@@ -119,7 +115,7 @@ _logged(
         for number in range(5)
     ],
 )
-_logged(
+with_log(
     395,
     desktop,
     "NVRM: Xid (PCI:0000:01:00): 109, pid=9123, name=python3, Ch 00000018, errorString CTX SWITCH TIMEOUT, Info 0x3c046",
@@ -131,7 +127,7 @@ def _conda_with_log() -> Recording:
     return over(conda(), answers={"kernel-log": {**log, "lines": log["lines"][:1]}})
 
 
-_logged(
+with_log(
     396,
     _conda_with_log,
     "oom-kill:constraint=CONSTRAINT_MEMCG,nodemask=(null),cpuset=docker-4f1c.scope,mems_allowed=0,oom_memcg=/system.slice/docker-4f1c.scope,"
@@ -201,8 +197,8 @@ def _with_docker() -> Recording:
     return over(two_dgx(), answers={"interfaces": [*listed, {**bridge, "index": 90}]})
 
 
-_variables(401, _with_docker, NCCL_SOCKET_IFNAME="docker0")
-_variables(402, lambda: over(gcp_a2(), intent={"nodes": 2}), NCCL_NET="IB")
+with_variables(401, _with_docker, NCCL_SOCKET_IFNAME="docker0")
+with_variables(402, lambda: over(gcp_a2(), intent={"nodes": 2}), NCCL_NET="IB")
 HOSTS[403] = (lambda: _nobody(_driven(rtx_5090(), "565.57.01", "12.7")), rtx_5090)
 
 
@@ -256,7 +252,7 @@ def _nice(value: int) -> Recording:
 
 
 HOSTS[410] = (lambda: _nice(19), lambda: _nice(0))
-_variables(411, desktop, RANK="3", WORLD_SIZE="8", MASTER_ADDR="10.1.2.3")
+with_variables(411, desktop, RANK="3", WORLD_SIZE="8", MASTER_ADDR="10.1.2.3")
 
 
 def _packaged() -> Recording:
@@ -304,48 +300,48 @@ def _required(*gone: str) -> Recording:
 
 HOSTS[407] = (lambda: cut(_required(), f"{_site(desktop())}/triton-"), lambda: _required())
 HOSTS[415] = (lambda: _required("nvidia-cublas"), lambda: _required())
-_logged(
+with_log(
     416,
     dgx,
     "BTRFS warning (device nvme1n1): csum failed root 5 ino 257 off 1048576 csum 0x8941f998 expected csum 0x1a2b3c4d mirror 1",
     "BTRFS error (device nvme1n1): bdev /dev/nvme1n1 errs: wr 0, rd 12, flush 0, corrupt 4, gen 0",
 )
-_logged(
+with_log(
     417,
     dgx,
     *["ceph: mds0 hung", "libceph: osd12 (1)10.0.0.5:6801 socket closed (con state OPEN)"] * 8,
 )
-_logged(
+with_log(
     418,
     slurm,
     "NFS: nfs4_reclaim_open_state: Lock reclaim failed!",
     "NFS: state manager: lease expired failed on NFSv4 server nfs01 with error 13",
 )
-_logged(
+with_log(
     419,
     dgx,
     "EXT4-fs warning (device nvme1n1): ext4_dx_add_entry:2516: Directory (ino: 12) index full, reach max htree level :2",
     "EXT4-fs warning (device nvme1n1): ext4_dx_add_entry:2520: Large directory feature is not enabled on this filesystem",
 )
-_logged(
+with_log(
     420,
     dgx,
     "nvme1n1: I/O Cmd(0x2) @ LBA 812736, 8 blocks, I/O Error (sct 0x2 / sc 0x81) MORE DNR ",
     "critical medium error, dev nvme1n1, sector 812736 op 0x0:(READ) flags 0x0 phys_seg 1 prio class 2",
 )
-_logged(
+with_log(
     421,
     dgx,
     "md/raid1:md127: Disk failure on nvme1n1p1, disabling device.",
     "md/raid1:md127: Operation continuing on 1 devices.",
 )
-_logged(
+with_log(
     422,
     dgx,
     *["beegfs: helperd(4711): Receive timed out from storage01", "beegfs: Retrying communication with storage node: storage01"]
     * 5,
 )
-_logged(
+with_log(
     423,
     desktop,
     "BTRFS info (device nvme0n1p2): space_info METADATA (sub-group id 0) has 0 free, is full",

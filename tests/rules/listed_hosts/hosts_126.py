@@ -1,28 +1,15 @@
-"""Builders of the hosts 126 to 140 of hosts.csv, odd but healthy; HOSTS has those of hunted_third, too."""
+"""Builders of the hosts 126 to 140 of hosts.csv, odd but healthy."""
 
 from __future__ import annotations
 
-from hunted_second import desktop, dgx, mi300x, two_dgx
-from hunted_third import (
-    _SUPPLIES,
-    HOSTS,
-    _debian_hosts,
-    _files,
-    _laptop,
-    _limited,
-    _mounted,
-    _named_in_pod,
-    _temporary,
-    _variables,
-    made,
-    wsl2,
-)
+from hosts_082 import _SUPPLIES, _debian_hosts, _files, _laptop, _limited, _mounted, _named_in_pod, _temporary, wsl2
+from hosts_table import HOSTS, desktop, dgx, made, mi300x, two_dgx, with_variables
 
 from machines import Recording, environment, interpreter, ordinary, over, system, text
 from platforms_arm import gb200_tray
 from platforms_troubled import logged
 
-_variables(
+with_variables(
     126,
     two_dgx,
     NCCL_IB_TIMEOUT="22",
@@ -33,7 +20,7 @@ _variables(
     TORCH_NCCL_DUMP_ON_TIMEOUT="1",
     TORCH_NCCL_TRACE_BUFFER_SIZE="2000",
 )
-_variables(
+with_variables(
     127,
     mi300x,
     HSA_NO_SCRATCH_RECLAIM="1",
@@ -118,7 +105,7 @@ def stateless_node() -> Recording:
     )
 
 
-_variables(136, CUDA_MPS_PIPE_DIRECTORY="/tmp/mps_alice")
+with_variables(136, CUDA_MPS_PIPE_DIRECTORY="/tmp/mps_alice")
 
 
 @made(137, desktop)

@@ -1,15 +1,13 @@
-"""Builders of the hosts 424 to 455 of hosts.csv: faults by areas; HOSTS has those of hunted_ninth, too."""
+"""Builders of the hosts 424 to 455 of hosts.csv: faults by areas."""
 
 from __future__ import annotations
 
-from hunted_eighth import _logged
-from hunted_fifth import _FILE, _variables, conda, made
-from hunted_fourth import pod, slurm
-from hunted_ninth import HOSTS as _HOSTS
-from hunted_ninth import gcp_a2, radeon, rocky
-from hunted_second import desktop, dgx, mi300x
-from hunted_seventh import _instead, _without_gpus
-from hunted_third import _mounted, _site
+from hosts_082 import _mounted, _site
+from hosts_141 import pod, slurm
+from hosts_206 import _FILE, conda
+from hosts_306 import _instead, _without_gpus
+from hosts_384 import gcp_a2, radeon, rocky
+from hosts_table import HOSTS, desktop, dgx, made, mi300x, with_log, with_variables
 
 from machines import Recording, cut, environment, function, ordinary, over, system, text, torch
 from platforms import aws_p5, fedora_two_4090, gaudi, intel_xpu
@@ -17,9 +15,6 @@ from platforms_contained import apptainer
 from platforms_more import jetson_thor, kvm_guest
 from platforms_owners import gaming_laptop, told, without_modules
 from platforms_troubled import logged, of_gpu
-
-HOSTS = _HOSTS
-"""Number in the list → the host, and the same without what was changed; one table with those of hunted_ninth."""
 
 
 def gh200() -> Recording:
@@ -48,14 +43,14 @@ def _stored(there: bool) -> Recording:
 
 
 HOSTS[425] = (lambda: _stored(False), lambda: _stored(True))
-_logged(
+with_log(
     426,
     gcp_a2,
     "gve 0000:00:04.0 eth0: Timeout on tx queue 3",
     "NETDEV WATCHDOG: eth0 (gve): transmit queue 3 timed out 5120 ms",
     "gve 0000:00:04.0: Performing reset",
 )
-_logged(
+with_log(
     427,
     aws_g5,
     "ena 0000:00:05.0 ens5: The number of lost tx completions is above the threshold (129 > 128). Reset the device",
@@ -69,7 +64,7 @@ def _stolen(ticks: int) -> Recording:
 
 
 HOSTS[428] = (lambda: _stolen(3_310_000), lambda: _stolen(1_000))
-_logged(429, kvm_guest, "watchdog: BUG: soft lockup - CPU#3 stuck for 41s! [python3:4711]")
+with_log(429, kvm_guest, "watchdog: BUG: soft lockup - CPU#3 stuck for 41s! [python3:4711]")
 
 
 def _as_1000(closed: bool) -> Recording:
@@ -106,14 +101,14 @@ def gvisor() -> Recording:
     return over(host, answers={"kernel-log": {"source": "/dev/kmsg", "lines": lines, "now_s": 900.0}})
 
 
-_logged(
+with_log(
     434,
     mi300x,
     "amdgpu 0000:0c:00.0: amdgpu: ring sdma0 timeout, signaled seq=812, emitted seq=814",
     "amdgpu 0000:0c:00.0: amdgpu: GPU reset begin!",
     "amdgpu 0000:0c:00.0: amdgpu: GPU reset(1) succeeded!",
 )
-_logged(
+with_log(
     435,
     mi300x,
     "amdgpu 0000:22:00.0: amdgpu: socket: 2, die: 0 3 uncorrectable hardware errors detected in total in umc block",
@@ -136,14 +131,14 @@ def firmware_of_a_radeon_is_missing() -> Recording:
     )
 
 
-_logged(
+with_log(
     437,
     intel_xpu,
     "xe 0000:03:00.0: [drm] *ERROR* Tile0: GT0: GuC load failed: status = 0x400000A0, time = 203ms, freq = 2850MHz (req 2850MHz), done = -1",
     "xe 0000:03:00.0: [drm] *ERROR* Tile0: GT0: GuC load failed: status: Reset = 0, BootROM = 0x50, UKernel = 0x00, MIA = 0x00, Auth = 0x01",
     "xe 0000:03:00.0: [drm] *ERROR* CRITICAL: Xe has declared device 0000:03:00.0 as wedged.",
 )
-_logged(
+with_log(
     438,
     gaudi,
     "habanalabs 0000:50:00.0: Device heartbeat failed! PCI link is broken",
@@ -210,7 +205,7 @@ def _own_master(node: int, rank: int) -> Recording:
 
 HOSTS[443] = (lambda: _own_master(1, 4), lambda: _own_master(0, 0))
 HOSTS[444] = (lambda: over(rhel_login(), files={"/etc/systemd/logind.conf": ["[Login]", "KillUserProcesses=yes"]}), rhel_login)
-_variables(445, lambda: over(dgx(), intent={"ranks": 8}), CUDA_VISIBLE_DEVICES="0")
+with_variables(445, lambda: over(dgx(), intent={"ranks": 8}), CUDA_VISIBLE_DEVICES="0")
 
 
 def _balanced(value: int) -> Recording:
@@ -251,7 +246,7 @@ HOSTS[449] = (
     lambda: over(of_gpu(fedora_two_4090(), 1, **_3060), intent={"ranks": 2}),
     lambda: over(fedora_two_4090(), intent={"ranks": 2}),
 )
-_logged(
+with_log(
     450,
     gaming_laptop,
     "pcieport 0000:00:07.0: pciehp: Slot(3): Link Down",
@@ -259,7 +254,7 @@ _logged(
     "NVRM: Xid (PCI:0000:0a:00): 79, pid=4711, name=python3, GPU has fallen off the bus.",
     "NVRM: GPU 0000:0a:00.0: GPU has fallen off the bus.",
 )
-_logged(
+with_log(
     451,
     desktop,
     *[
@@ -287,7 +282,7 @@ def _capped(host: Recording, watts: int, most: int) -> Recording:
 HOSTS[452] = (lambda: _capped(dgx(), 60, 350), lambda: _capped(dgx(), 350, 350))
 _DENIED = 'audit: type=1400 audit(1760000000.123:91): apparmor="DENIED" operation="open" class="file" profile="{}" name="{}" pid=4711 comm="{}" '
 _WR = 'requested_mask="wr" denied_mask="wr" fsuid=1000 ouid=0'
-_logged(453, desktop, _DENIED.format("snap.code.code", "/dev/nvidiactl", "python3") + _WR)
+with_log(453, desktop, _DENIED.format("snap.code.code", "/dev/nvidiactl", "python3") + _WR)
 
 
 @made(454, dgx)
