@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
-import hashlib
 import itertools
 import os
 import shutil
@@ -73,8 +72,8 @@ def _remove(folder: str, user: Account | None, until_s: float) -> None:
 def _prefix() -> str:
     """How the folders of this start of this kernel are called: only among them a lock tells whether somebody still lives."""
     try:
-        with open("/proc/sys/kernel/random/boot_id", "rb") as file:
-            return f"torchtune-sys-{hashlib.sha256(file.read(64)).hexdigest()[:8]}-"
+        with open("/proc/sys/kernel/random/boot_id", encoding="ascii") as file:
+            return f"torchtune-sys-{file.read(8)}-"
     except OSError:
         return "torchtune-sys-"
 
